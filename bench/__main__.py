@@ -3,8 +3,9 @@ same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durab
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
 page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
 docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md, ``python
--m bench agents`` for agents and docs/benchmarks-agents.md, ``python -m bench pythons`` for several Pythons and
-docs/benchmarks-pythons.md; ``python -m bench cost`` prints one part."""
+-m bench agents`` for agents and docs/benchmarks-agents.md, ``python -m bench files`` for files and
+docs/benchmarks-files.md, ``python -m bench pythons`` for several Pythons and docs/benchmarks-pythons.md; ``python -m
+bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from bench import (
     cli_start,
     cost,
     editing,
+    files,
     http_api,
     latency,
     makespan,
@@ -105,7 +107,8 @@ def _mcp_edits() -> str:
 
 AGENTS: dict[str, Callable[[], str]] = {"mcp-edits": _mcp_edits}
 PYTHONS: dict[str, Callable[[], str]] = {"pythons-beside": lambda: pythons.page(pythons.measure())}
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS | PYTHONS
+FILES: dict[str, Callable[[], str]] = {"files-upload": lambda: files.page(files.measure())}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS | FILES | PYTHONS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
@@ -115,6 +118,7 @@ PAGES = {
     "server": (SERVER, http_api.HEAD, "benchmarks-server.md"),
     "models": (MODELS, models.HEAD, "benchmarks-models.md"),
     "agents": (AGENTS, AGENTS_HEAD, "benchmarks-agents.md"),
+    "files": (FILES, files.HEAD, "benchmarks-files.md"),
     "pythons": (PYTHONS, pythons.HEAD, "benchmarks-pythons.md"),
 }
 
@@ -138,7 +142,7 @@ def _measured(name: str) -> str:
     """The section of a part. A part that took too long, or that did not do what it was to do, raises: there is no
     page then."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
-    with time_limit(name, pythons.LIMIT if name in PYTHONS else TIME_LIMIT):
+    with time_limit(name, pythons.LIMIT if name in PYTHONS | FILES else TIME_LIMIT):
         section = PARTS[name]()
     print(section, flush=True)
     return section

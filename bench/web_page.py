@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from asterism import Constellation, Task
-from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, moved, updated
+from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
 from bench.page import table, time_text
 
 HEAD = """# Benchmarks: the page
@@ -114,7 +114,7 @@ def _cost(
         after = updated(before, *edited)
         seconds.append(time.process_time() - began)
         check_layout(after, edited)
-        gone = moved(before, after)
+        gone = {task for task, place in after.places.items() if before.places.get(task, place) != place}
         moves.append(len(gone))
         needless += sum(before.places[task].layer == after.places[task].layer for task in gone)
     return EditCost(what, moves, needless, seconds)

@@ -24,6 +24,8 @@ from tests.store.postgres_server import NoServer, RunningServer, Server
 if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
+pytest_plugins = ["asterism.testing.pytest_plugin"]
+
 inherited_signals.keep_to_ourselves()
 
 _numbers = itertools.count(1)

@@ -112,7 +112,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "the loop of Playwright waits for a browser while the test computes in one of its callbacks",
     ),
     Allowed(
-        "tests/(agents|cli|docs)/",
+        "tests/(agents|cli|docs|models)/",
         r"the task (request_apart|model_request_apart|ModelCaller\._request)\b",
         "the clients of OpenAI and Anthropic import and compile their types within the first request; so a request has "
         "an event loop of its own, in a thread, and stalls no other",

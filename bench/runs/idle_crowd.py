@@ -12,8 +12,8 @@ from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.startup import tune_gc
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.gateway.device_key import DeviceKey
-from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.gateway.gateway_messages import PREFIX
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_messages import PREFIX, GatewayRefused
 from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.store_errors import StoreUnavailable
 from bench import loop

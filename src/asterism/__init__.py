@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         NoDevice,
         NotJson,
         PlanError,
+        PlanFailed,
         RunRefused,
         TooLarge,
         UnknownTask,
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     from asterism.store.protocol import Query
     from asterism.store.store_errors import StoreError, StoreUnavailable
 
-_register_fleet_extension("asterism.peers.fleet_extension")
+_register_fleet_extension("asterism.peers.takeover")
 _register_plans("asterism.durable.plan_submissions")
 
 __version__ = VERSION
@@ -148,6 +149,7 @@ __all__ = [
     "Orchestrator",
     "OwnershipLost",
     "PlanError",
+    "PlanFailed",
     "Priority",
     "Progress",
     "Query",

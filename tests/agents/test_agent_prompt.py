@@ -114,3 +114,22 @@ async def test_a_result_whose_schema_has_patterns_is_read_in_a_thread(
     await agent_prompt._read_apart(AgentAnswer("a"), schema)
     await agent_prompt._read_apart(AgentAnswer("a"), {"type": "string"})
     assert threads[0] != threads[1] == threading.get_ident()
+
+
+async def test_the_prompt_is_written_in_a_thread() -> None:
+    """Inputs of some megabytes are masked and marked, which takes a tenth of a second for each."""
+    threads: list[int] = []
+
+    class Recorded(Mask):
+        def text(self, text: str) -> str:
+            threads.append(threading.get_ident())
+            return super().text(text)
+
+    async def ask(prompt: str) -> AgentAnswer:
+        return AgentAnswer("done")
+
+    work = Work(None)
+    work.mask = Recorded()
+    await agent_result(cast(AgentWork, work), ask)
+    assert threads
+    assert threading.get_ident() not in threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,12 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Artifacts:
-    return Artifacts(tmp_path / "kept")
+    return Artifacts(ContentFolder(tmp_path / "kept", time.time))
+
+
+def file_of(kept: Artifacts, name: str) -> Path:
+    assert isinstance(kept.content, ContentFolder)
+    return kept.content.path(name)
 
 
 def damaged(folder: Path) -> list[Path]:
@@ -66,8 +72,8 @@ def test_other_content_under_the_same_name_is_another_version(kept: Artifacts, w
     first = kept.keep_outputs(work, OUTPUTS)
     (work / "render.log").write_text("again")
     second = kept.keep_outputs(work, OUTPUTS)
-    assert kept.stored_files(first)["log"][0].location.read_text() == "done"
-    assert kept.stored_files(second)["log"][0].location.read_text() == "again"
+    assert kept.stored_files(first)["log"][0].read() == b"done"
+    assert kept.stored_files(second)["log"][0].read() == b"again"
 
 
 def test_a_folder_stands_for_all_files_in_it(kept: Artifacts, work: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_link_that_leaves_the_folder_is_refused(kept: Artifacts, work: Path, t
 
 def test_a_link_inside_the_folder_is_its_file(kept: Artifacts, work: Path) -> None:
     (work / "last").symlink_to("out/2.png")
-    assert kept.stored_files(kept.keep_outputs(work, {"a": "last"}))["a"][0].location.read_bytes() == b"two"
+    assert kept.stored_files(kept.keep_outputs(work, {"a": "last"}))["a"][0].read() == b"two"
 
 
 def test_a_pipe_is_refused(kept: Artifacts, work: Path) -> None:
@@ -112,18 +118,18 @@ def test_a_pipe_is_refused(kept: Artifacts, work: Path) -> None:
 def test_a_damaged_file_is_one_sentence(kept: Artifacts, work: Path, tmp_path: Path) -> None:
     name = kept.keep_outputs(work, OUTPUTS)
     entry = kept.manifest(name)["log"][0]
-    kept.content.path(entry.sha256).write_text("d0ne")
+    file_of(kept, entry.sha256).write_text("d0ne")
     with pytest.raises(ArtifactProblem, match=r"the file 'render\.log' is damaged: .* restore it from a backup"):
         kept.place(entry, tmp_path / "again")
     assert not (tmp_path / "again/render.log").exists()
-    kept.content.path(name).write_text("{}")
+    file_of(kept, name).write_text("{}")
     with pytest.raises(ArtifactProblem, match="the list of the files of a task is damaged"):
         kept.manifest(name)
 
 
 def test_a_file_that_is_gone_is_one_sentence(kept: Artifacts, work: Path, tmp_path: Path) -> None:
     entry = kept.manifest(kept.keep_outputs(work, OUTPUTS))["log"][0]
-    kept.content.path(entry.sha256).unlink()
+    file_of(kept, entry.sha256).unlink()
     with pytest.raises(ArtifactProblem, match="it was removed there"):
         kept.place(entry, tmp_path / "again")
     with pytest.raises(ArtifactProblem, match="leaves its folder"):
@@ -168,7 +174,7 @@ def keep_and_die(folder: Path, work: Path, step: int, told: int) -> None:
 
     for owner, name in CALLS:
         setattr(owner, name, dying(getattr(owner, name)))
-    os.write(told, Artifacts(folder).keep_outputs(work, OUTPUTS).encode())
+    os.write(told, Artifacts(ContentFolder(folder, time.time)).keep_outputs(work, OUTPUTS).encode())
     os._exit(0)
 
 
@@ -186,9 +192,9 @@ def kill_at_every_step(tmp_path: Path, work: Path) -> tuple[list[str], int]:
         with open(reader, "rb") as pipe:
             acknowledged = pipe.read().decode()
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        kept = Artifacts(folder)
+        kept = Artifacts(ContentFolder(folder, time.time))
         wrong += [f"step {step}: {path} is half there" for path in damaged(folder)]
-        if acknowledged and not all(file.location.exists() for file in kept.stored_files(acknowledged)["frames"]):
+        if acknowledged and not all(file.read() for file in kept.stored_files(acknowledged)["frames"]):
             wrong.append(f"step {step}: lost after it was acknowledged")
         kept.content.sweep(float("inf"))
         wrong += [f"step {step}: {path} stays" for path in folder.glob(".*")]

@@ -40,3 +40,14 @@ async def test_after_a_slow_look_the_rest_is_longer() -> None:
             break
         clock.now += (0.1, 2.0, 0.25)[len(clock.pauses)]
     assert clock.pauses == [1.0, 8.0, 1.0]
+
+
+async def test_long_rests_count_for_the_timeout() -> None:
+    clock = FakeClock()
+    async for _ in Looks(clock, interval=1.0, timeout=20.0, rest=20.0):
+        clock.now += 0.25
+    assert clock.pauses == [5.0] * 4
+    clock = FakeClock()
+    async for _ in Looks(clock, interval=1.0, timeout=20.0, rest=20.0):
+        clock.now += 0.625
+    assert clock.pauses == [12.5, 7.5]

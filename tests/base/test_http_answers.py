@@ -24,7 +24,7 @@ from asterism.core.errors import TooLarge
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.workflow import Workflow
 from asterism.execution.http_requests import RequestFailed, send_request
-from asterism.gateway.gateway_connection import GatewayRefused
+from asterism.gateway.gateway_messages import GatewayRefused
 from asterism.gateway.gateway_transport import HttpTransport
 from tests.fleet.device.device_scenes import execute
 

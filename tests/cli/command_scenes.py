@@ -31,7 +31,19 @@ Value = TypeVar("Value")
 
 
 RUN_FIELDS = {
-    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
+    *(
+        "id",
+        "workflow",
+        "version",
+        "created_at",
+        "created_by",
+        "key",
+        "series",
+        "priority",
+        "pinned",
+        "retry_of",
+        "uses",
+    ),
     *(
         "heartbeat_timeout",
         "revision",

@@ -68,9 +68,9 @@ def raw_server(*answers: bytes) -> Iterator[RawServer]:
 
 
 @contextmanager
-def cutting_proxy(target: str, cuts: int) -> Iterator[str]:
+def cutting_proxy(target: str, cuts: int, what: bytes = b"POST ") -> Iterator[str]:
     """A proxy in front of a server that hands on every request, and cuts the connection instead of the first answers to
-    requests that change something. Yields its address."""
+    requests whose first line has ``what``: by default, those that change something. Yields its address."""
     parts = urlsplit(target)
     left = [cuts]
 
@@ -92,7 +92,7 @@ def cutting_proxy(target: str, cuts: int) -> Iterator[str]:
                 host = f"host: {parts.netloc}\r\nconnection: close\r\n\r\n".encode()
                 server.sendall(head + host + body)
                 answered = b"".join(iter(lambda: server.recv(65536), b""))
-                if left[0] and head.startswith(b"POST"):
+                if left[0] and what in head.partition(b"\r")[0]:
                     left[0] -= 1
                 else:
                     connection.sendall(answered)

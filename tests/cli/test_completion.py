@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
 from asterism.api.server_logins import ServerLogin, ServerLogins
-from asterism.cli import name_completion
+from asterism.cli import completion_commands
 from asterism.cli.main import COMMANDS, commands
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
@@ -42,7 +42,7 @@ def offered(*words: str) -> list[str]:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     scene = Scene(tmp_path)
-    monkeypatch.setattr(name_completion, "TIMEOUT", PATIENCE)  # however busy the machine is
+    monkeypatch.setattr(completion_commands, "TIMEOUT", PATIENCE)  # however busy the machine is
     for name, value in scene.env.items():
         monkeypatch.setenv(name, value)
     return scene
@@ -170,14 +170,16 @@ def test_names_that_a_shell_would_act_upon_are_not_offered(scene: Scene) -> None
 
 def test_unsafe_names_would_be_offered_without_the_filter(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The filter above is what keeps them back."""
-    monkeypatch.setattr(name_completion, "_HARMLESS", name_completion.re.compile(".*", name_completion.re.DOTALL))
+    monkeypatch.setattr(
+        completion_commands, "_HARMLESS", completion_commands.re.compile(".*", completion_commands.re.DOTALL)
+    )
     test = test_names_that_a_shell_would_act_upon_are_not_offered
     with pytest.raises(AssertionError):
         test(scene)
 
 
 def test_a_store_that_does_not_answer_in_time_has_no_names(filled: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_completion, "TIMEOUT", 0.0)
+    monkeypatch.setattr(completion_commands, "TIMEOUT", 0.0)
     assert offered("plan", "show", "") == []
 
 
@@ -216,7 +218,7 @@ def arguments(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def test_every_argument_that_names_something_is_completed() -> None:
-    """A new command with such an argument needs a rule in ``name_completion``, or a line here."""
+    """A new command with such an argument needs a rule in ``completion_commands``, or a line here."""
     without = {
         (command, argument.name)
         for command, argument in arguments(commands)
@@ -224,6 +226,7 @@ def test_every_argument_that_names_something_is_completed() -> None:
     }
     free = {("monitor", "name"), ("plan new", "request"), ("peer accept", "invitation"), ("peer sync", "words")}
     free |= {("login", "url")}  # a new server
+    free |= {("event send", "name"), ("event list", "name"), ("plan get", "output")}  # as plans and tasks name them
     assert without <= free
 
 

@@ -263,6 +263,9 @@ SCHEDULES = (
     Row("schedule list", "There are no schedules."),
     Row("schedule show nightly", '{{"token": {{"secret": "API_TOKEN"}}}}', schedules),
     Row("schedule show nightly --json", '"history": [{{"at": ', run_schedule),
+    Row("schedule ticks nightly --from 2026-11-16 --to 2026-11-17", "2026-11-16T03:00:00+00:00", schedules),
+    Row("schedule ticks nightly --from 2026-11-16T04:00 --to 2026-11-16T05:00", "no tick in this time", schedules),
+    Row("schedule ticks nightly --json --from 2026-11-16 --limit 2", '"timezone": "UTC"', schedules),
     Row("schedule show nothing", "there is no schedule 'nothing'", schedules, code=64),
     Row(
         *(

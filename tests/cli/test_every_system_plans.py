@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from asterism.api import client
+from asterism.api.client import AsyncClient
+from asterism.api.credentials import Credentials
 from asterism.api.local import edit_handlers, plan_handlers  # noqa: F401 - an event loop would load them for long
+from asterism.api.plan_operations import MOST_BYTES
+from asterism.base.content_folder import ContentFolder
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.task import Task
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
+from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_history import versions
 from asterism.fleet.fleet import Fleet
 from asterism.models.cassette import Exchange, StoreCassette
 from asterism.models.model_messages import ModelAnswer, ToolCall
 from asterism.store.protocol import PutRegister, Query
+from tests.cli.raw_server import cutting_proxy
 from tests.cli.stored_plan_scenes import keeping
 from tests.cli.system_scenes import Names, Row, SystemScene, rows_and_systems, run_everywhere, system_scene
 
@@ -85,6 +95,20 @@ def waiting(scene: SystemScene) -> Names:
     return {}
 
 
+def filmed(scene: SystemScene) -> Names:
+    """A plan whose task has made two files."""
+    plan = Constellation("film")
+    command = "mkdir out; printf one > out/1.txt; printf two > out/2.txt"
+    plan.add(Task("render", shell=command, outputs={"frames": "out/*.txt"}))
+
+    async def make(fleet: Fleet) -> None:
+        await fleet.configure(artifacts=scene.folder.as_uri())
+        assert (await DurableOrchestrator(fleet, local=1).run(plan)).state == "completed"
+
+    scene.ask(make)
+    return {}
+
+
 def asked(scene: SystemScene) -> Names:
     """A model has answered a question about the plan."""
     keeping(scene)
@@ -142,6 +166,11 @@ def left_behind(scene: SystemScene, names: Names) -> Any:
     return scene.ask(read)
 
 
+def written(scene: SystemScene, names: Names) -> Any:
+    """The contents of the files that were downloaded."""
+    return [path.read_text() for path in sorted((scene.folder / "into").rglob("*")) if path.is_file()]
+
+
 MAIL = '\'{{"id": "mail", "shell": "true", "after": "test"}}\''
 
 PLANS = (
@@ -185,6 +214,12 @@ PLANS = (
     Row("plan cancel nightly", "completed", completed, state, "completed", code=64),
     Row("plan remove nightly --reason old", "is removed, with 2 runs.", completed, left_behind, ("old", 0, [])),
     Row("plan remove nightly", "has not ended (ready), and is not", stored, tasks, ["build", "test"], code=64),
+    Row("plan files film", "render.frames  3 bytes  out/2.txt", filmed),
+    Row("plan files film render --json", '"path": "out/1.txt"', filmed),
+    Row("plan files film pack", "there is no task 'pack'", filmed, code=64),
+    Row("plan files nightly", "There are no files.", stored),
+    Row("plan get film render frames -o {folder}/into", "/into/out/2.txt", filmed, written, ["one", "two"]),
+    Row("plan get film render log -o {folder}/into", "has no files 'log'", filmed, written, [], code=64),
     Row("plan history nightly", "by ann: tell them", edited),
     Row("plan history nightly --json", '"rejected": []', edited),
     Row("plan history nightly 0", "Version 0, ", edited),
@@ -233,3 +268,63 @@ def test_resume_retry_and_standby_at_a_server(tmp_path: Path) -> None:
         over = scene.json("plan", "cancel", "nightly", "--store", scene.url)
         assert over["state"] == "cancelled"
         assert "is cancelled: it cannot be resumed" in scene.run("resume", "nightly").stderr
+
+
+def test_a_download_over_http_goes_on_after_a_cut_and_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"0123456789abcdef" * (MOST_BYTES // 16) + b"the second part"
+    (tmp_path / "made").write_bytes(content)
+    plan = Constellation("film")
+    plan.add(Task("render", shell=f"cp {tmp_path}/made large", outputs={"large": "large"}))
+    into, asked_for, call = tmp_path / "into", list[int](), AsyncClient.call
+    words = ("plan", "get", "film", "render", "large", "-o", str(into))
+
+    async def remember(self: AsyncClient, operation: Any, request: Any) -> Any:
+        if operation.name == "read_file":
+            asked_for.append(request.offset)
+        return await call(self, operation, request)
+
+    monkeypatch.setattr(AsyncClient, "call", remember)
+    monkeypatch.setattr(client, "PAUSE", 0.0)
+    with system_scene("server", tmp_path / "server", "") as scene:
+
+        async def make(fleet: Fleet) -> Path:
+            await DurableOrchestrator(fleet, local=1).run(plan)
+            kept = await fleet.artifacts()
+            assert isinstance(kept, ContentFolder)
+            return kept.path(hashlib.sha256(content).hexdigest())
+
+        kept = scene.ask(make)
+        with cutting_proxy(scene.address, client.MOST_TRIES, b"offset=%d" % MOST_BYTES) as url:
+            cut = scene.run(*words, ASTERISM_STORE=url)
+        assert (cut.exit_code, "closed the connection" in cut.stderr) == (69, True)
+        [unfinished] = into.iterdir()
+        assert unfinished.read_bytes() == content[:MOST_BYTES]
+        scene.ok(*words)
+        assert asked_for == [0, MOST_BYTES, MOST_BYTES]
+        assert [(file.name, file.read_bytes() == content) for file in into.iterdir()] == [("large", True)]
+        (into / "large").unlink()
+        kept.chmod(0o600)
+        kept.write_bytes(content[:-1] + b"!")
+        assert "large is damaged: it does not match its hash" in scene.run(*words).stderr
+        assert list(into.iterdir()) == []
+
+
+def test_files_are_read_with_the_scope_to_observe_only(tmp_path: Path) -> None:
+    with system_scene("server", tmp_path / "server", "") as scene:
+        filmed(scene)
+
+        async def token(fleet: Fleet) -> str:
+            return (await Credentials(fleet.store).create("bob", ["series"], by="test")).token
+
+        refused = {"ASTERISM_TOKEN": scene.ask(token)}
+        into = tmp_path / "into"
+        for words in (("files", "film"), ("get", "film", "render", "frames", "-o", str(into))):
+            answer = scene.run("plan", *words, **refused)
+            assert (answer.exit_code, answer.stdout, "observe" in answer.stderr) == (64, "", True), answer.output
+        assert not into.exists()
+        part = f"{scene.address}/api/v1/plans/film/files/part?task=render&output=frames&path=out/1.txt"
+        for bearer, status in ((scene.env["ASTERISM_TOKEN"], 200), (refused["ASTERISM_TOKEN"], 403), ("", 401)):
+            headers = {"authorization": f"Bearer {bearer}"} if bearer else {}
+            assert httpx.get(part, headers=headers, trust_env=False).status_code == status

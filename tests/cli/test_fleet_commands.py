@@ -17,11 +17,13 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
     assert scene.json("fleet", "show") == {
         "keep": 2_592_000.0,
+        "keep_events": 604_800.0,
         "large": 65_536,
         "most": 67_108_864,
         "hold": 90.0,
         "log_limit": 262_144,
         "device_bytes": 1 << 30,
+        "artifacts": None,
         "lease": 15.0,
         "peer_timeout": 3600.0,
         "peer_runs": 100_000,
@@ -38,11 +40,13 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     )
     assert told == {
         "keep": 604_800.0,
+        "keep_events": 604_800.0,
         "large": 10_240,
         "most": 1 << 30,
         "hold": 120.0,
         "log_limit": 262_144,
         "device_bytes": 1 << 30,
+        "artifacts": None,
         "lease": 40.0,
         "peer_timeout": 3600.0,
         "peer_runs": 100_000,

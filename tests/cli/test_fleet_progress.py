@@ -13,9 +13,8 @@ import pytest
 from rich.console import Console
 
 from asterism import Constellation, Task
-from asterism.cli.fleet.fleet_progress import ASKED_TASKS, LOOK_INTERVAL, FleetProgress
-from asterism.cli.plan.plan_live_view import frame, watched
-from asterism.cli.plan.plan_progress import Progress
+from asterism.cli.plan.plan_execution import ASKED_TASKS, LOOK_INTERVAL, FleetProgress
+from asterism.cli.plan.plan_live_view import Progress, frame, watched
 from asterism.cli.screen import Screen
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.api.local import plan_handlers  # noqa: F401 - an event loop would load it for long
 from asterism.api.system import LocalSystem
-from asterism.cli.plan.followed_plan import FollowedPlan
+from asterism.cli.plan.plan_watch import FollowedPlan
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask

@@ -20,8 +20,8 @@ HEAVY = (
     *("asterism.store.sqlite", "asterism.store.postgres"),
 )
 FLEET = (
-    *("runs", "batch", "workflow", "schedule", "device", "fleet", "monitor", "top", "notice", "serve", "mcp", "login"),
-    *("logout", "whoami", "token", "peer", "store"),
+    *("runs", "batch", "workflow", "schedule", "limit", "event", "device", "fleet", "monitor", "top", "notice"),
+    *("serve", "mcp", "login", "logout", "whoami", "token", "peer", "store"),
 )
 
 

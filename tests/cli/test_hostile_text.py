@@ -188,6 +188,9 @@ class HostileFleet(Scene):
         runs["failed"] = self.step(runs["failed"], taken_by("box"), started, failed(NAME))
         runs["running"] = self.step(runs["running"], taken_by("box"), started)
         self._fill_batches(run_input)
+        self.run("limit", "set", "warehouse", "0")
+        self.workflow("load", shell=NAME, description=NAME, uses={"warehouse": 1})
+        self.create("load", run_input)
         for name in ("box", LEGIBLE):
             self.device(name, host=LEGIBLE, can=frozenset({NAME}), profile={"os": NAME, NAME: NAME}, slots=3)
         runs["assigned"] = make()
@@ -210,6 +213,7 @@ class HostileFleet(Scene):
         etl = self.file_of("etl.yaml", {**PLAN, "id": "etl"})
         self.run("schedule", "add", "etl", "--cron", "0 3 * * *", "--plan", etl)
         self.run("schedule", "backfill", "etl", "--from", "2026-01-01", "--to", "2026-01-03", "--detach")
+        self.run("event", "send", "paid", "--data", json.dumps({NAME: NAME}))
         self.run("token", "create", "--scope", "observe", "--for", "ci")
         for issue in ("1", "2", "3"):
             self.run("series", "claim", "RFC-1", "--issue", issue, "--by", NAME)
@@ -307,6 +311,8 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("nightly", "--editor", NAME),
         ],
         "plan retry": [case("nightly", "--plain"), case("nightly", "--from", NAME), case(NAME)],
+        "plan files": [case("nightly", quiet="it has none"), case(NAME)],
+        "plan get": [case("nightly", NAME, "x", "--output", "got"), case(NAME, "a", "x", "--output", "got")],
         "plan logs": [case("nightly"), case("nightly", NAME), case(NAME)],
         "resume": [case(NAME)],
         "plan standby": [case("standby", live=True, quiet="results are not shown"), case(NAME)],
@@ -409,12 +415,22 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "runs output": [case(run["completed"], data=True), case(run["failed"]), case(NAME)],
         "runs logs": [case(run["completed"], quiet="it printed nothing"), case(NAME)],
         "runs move": [case(run["completed"], "--to", NAME), case(NAME, "--to", "box")],
+        "event send": [case("paid", "--data", json.dumps({NAME: NAME}), quiet="its name alone"), case(NAME)],
+        "event list": [case(), case(NAME, quiet="there are none")],
         "batch list": [case()],
         "batch show": [case(NAME), case(f"no {NAME}")],
         "batch wait": [case(NAME), case(f"no {NAME}")],
         "batch cancel": [case("films", "--reason", NAME, quiet="numbers alone"), case(f"no {NAME}")],
         "batch retry": [case("films", "--reason", NAME, quiet="numbers alone"), case(f"no {NAME}")],
         "batch results": [case(NAME), case(NAME, "--csv", data=True, json=False), case(f"no {NAME}")],
+        "limit set": [
+            case(NAME, "1"),
+            case("x", "--rate", NAME),
+            case("warehouse", "9", "--reason", NAME, quiet="a number"),
+        ],
+        "limit list": [case(quiet="plain names")],
+        "limit show": [case("warehouse"), case(NAME)],
+        "limit remove": [case("warehouse", "--reason", NAME, quiet="its name alone"), case(NAME)],
         "notice list": [case(quiet="there are none"), case("--since", NAME)],
         "schedule add": [
             case(NAME, "--every", "1d", "--workflow", "work"),
@@ -427,6 +443,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "schedule show": [case("daily"), case(NAME)],
         "schedule next": [case("daily", quiet="times alone"), case(NAME)],
         "schedule history": [case("daily", quiet="no ticks yet"), case(NAME)],
+        "schedule ticks": [case("daily", quiet="no ticks yet"), case(NAME), case("daily", "--from", NAME)],
         "schedule pause": [case("daily", "--reason", NAME, quiet="its name alone"), case(NAME)],
         "schedule resume": [case("daily", quiet="its name alone"), case(NAME)],
         "schedule run": [case("daily", quiet="ids alone"), case(NAME)],

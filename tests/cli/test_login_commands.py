@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.api import request_tries
+from asterism.api import client as api_client
 from asterism.api.credentials import Credentials
 from asterism.api.server_logins import ServerLogins
 from asterism.server import kept_answers
@@ -154,7 +154,7 @@ def test_a_run_is_created_once_if_the_connection_is_cut_before_the_answer(
     async def forget(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(request_tries, "PAUSE", 0.0)
+    monkeypatch.setattr(api_client, "PAUSE", 0.0)
     if not kept:
         monkeypatch.setattr(kept_answers.KeptAnswers, "_begin", forget)
     with cutting_proxy(server.url, cuts=2) as url:

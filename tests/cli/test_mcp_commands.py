@@ -121,4 +121,4 @@ def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
 def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:
     result = Scene(tmp_path).run("mcp", "--scope", "root")
     assert result.exit_code == 64
-    assert "the scopes are: observe, operate, series, admin" in result.stderr
+    assert "the scopes are: observe, operate, series, event, admin" in result.stderr

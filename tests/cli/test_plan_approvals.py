@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asterism.api.system import LocalSystem
-from asterism.cli.top.top_listings import Filter, read_listing
+from asterism.cli.top.top_views import Filter, read_listing
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.approval_requests import approve_edit

@@ -23,8 +23,7 @@ from asterism import (
     Task,
     edits,
 )
-from asterism.cli.plan.plan_live_view import frame, watched
-from asterism.cli.plan.plan_progress import OutputTail, Progress
+from asterism.cli.plan.plan_live_view import OutputTail, Progress, frame, watched
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.api.documents import RunDetails
-from asterism.cli.run.run_views import describe_end, details_lines, note_on, runs_table
+from asterism.cli.run.run_views import RUN_TABLE, describe_end, details_lines, note_on
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
@@ -64,7 +64,7 @@ def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, wai
     text = "\n".join(line.plain for line in details_lines(details, None))
     facts = dict(re.findall(r"^  (waited|took) +(.*)$", text, re.M))
     assert (facts.get("waited"), facts.get("took")) == (waited, took)
-    row = runs_table([document], 2000.0, None)[1].plain
+    row = RUN_TABLE.lines([document], 2000.0, None)[1].plain
     assert re.findall(r"[0-9.]+ (?:s|min)\b", row) == ([took] if took else []), "nothing but the work is in the table"
     assert describe_end(document).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
 

@@ -35,7 +35,7 @@ def test_a_token_is_created_listed_and_revoked(tmp_path: Path) -> None:
 def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:
     result = Scene(tmp_path).run("token", "create", "--scope", "root", "--for", "ci")
     assert result.exit_code == 64
-    assert "the scopes are: observe, operate, series, admin and edit:PLAN" in result.stderr
+    assert "the scopes are: observe, operate, series, event, admin and edit:PLAN" in result.stderr
 
 
 def test_a_login_link_has_a_code_that_the_store_does_not_have(tmp_path: Path) -> None:

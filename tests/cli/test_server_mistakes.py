@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asterism import Client
-from asterism.api import request_tries
+from asterism.api import client as api_client
 from asterism.api.client_errors import ApiError, ServerUnreachable
 from tests.cli.command_scenes import Scene
 from tests.cli.raw_server import VERSION, answer, problem, raw_server
@@ -21,7 +21,7 @@ UNKNOWN_FIELD = {"violations": [{"edit": None, "rule": "extra_forbidden", "messa
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_tries, "PAUSE", 0.0)
+    monkeypatch.setattr(api_client, "PAUSE", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_change_whose_outcome_is_unknown_says_so() -> None:
         pytest.raises(ServerUnreachable, match="unknown whether cancel_run"),
     ):
         client.cancel_run("7c")
-    assert len(server.requests) == request_tries.MOST_TRIES
+    assert len(server.requests) == api_client.MOST_TRIES
 
 
 def test_a_login_is_not_repeated_since_its_code_may_be_used_up() -> None:

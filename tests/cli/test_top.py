@@ -13,10 +13,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import RichLog, Static
 
-from asterism.cli.top.top_app import SystemThread, Top
-from asterism.cli.top.top_listings import Filter, Row, Subject
-from asterism.cli.top.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
-from asterism.cli.top.top_table import RowTable
+from asterism.cli.top.top_app import ListingScreen, LogScreen, QuestionScreen, RowTable, SystemThread, TextScreen, Top
+from asterism.cli.top.top_views import Filter, Row, Subject
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.series.claims import Claim, claim

@@ -13,6 +13,7 @@ from asterism.core.errors import (
     DuplicateTask,
     EditRejected,
     InvalidTransition,
+    PlanFailed,
     RecordedError,
     UnknownTask,
     Violation,
@@ -93,3 +94,11 @@ def test_a_value_is_shown_in_a_message_even_if_it_is_long_or_does_not_want_to_be
     assert safe_repr({"a": 1}) == "{'a': 1}"
     assert len(safe_repr("x" * 10_000)) == 200
     assert safe_repr(Shy()) == "a Shy that cannot be shown"
+
+
+def test_a_failed_plan_names_some_of_its_failures() -> None:
+    error = PlanFailed("the plan did not complete", {f"t{number}": "failed" for number in range(7)})
+    assert str(error).startswith("the plan did not complete; 't0' failed; 't1' failed; ")
+    assert str(error).endswith("; 't4' failed; and 2 more")
+    assert str(PlanFailed("no result", {"build": "failed: 1 error"})) == "no result; 'build' failed: 1 error"
+    assert len(error.reasons) == 7

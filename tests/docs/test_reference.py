@@ -16,7 +16,7 @@ import pytest
 import asterism
 from asterism import AsterismError, LocalDevice, Orchestrator, Result, Task
 from asterism.cli import main
-from asterism.cli.plan.plan_review_commands import WAITS
+from asterism.cli.plan.plan_commands import WAITS
 from asterism.core.plan import edits
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL

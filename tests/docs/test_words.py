@@ -41,5 +41,5 @@ def test_an_option_takes_one_kind_of_value() -> None:
 def test_what_lists_is_called_list_and_what_removes_remove(noun: str) -> None:
     group = commands.commands[ALIASES.get(noun, noun)]
     verbs = set(getattr(group, "commands", ()))
-    assert not verbs & {"ls", "get", "describe", "delete", "rm", "create-all", "stop", "kill", "tail"}
+    assert not verbs & {"ls", "describe", "delete", "rm", "create-all", "stop", "kill", "tail"}
     assert verbs & set(VERBS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from asterism.api.system import LocalSystem
+from asterism.cli.run.schedule_views import followed_backfill
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
@@ -105,6 +108,19 @@ async def test_what_succeeded_is_skipped_and_what_failed_is_run_again(stage: Sta
     assert (last.skipped, last.failed, last.succeeded) == (2, 1, 0)
     epochs = {node.epoch for node in (await stage.load("nightly-19700112T040000Z")).plan.nodes.values()}
     assert epochs == {2}  # it was run again
+
+
+async def test_a_backfill_of_what_is_missing_leaves_failed_plans_alone(stage: Stage) -> None:
+    await added(stage, chain("a", call="fail"))
+    await working(stage)
+    fleet = stage.fleet()
+    await start_backfill(fleet, "nightly", "1970-01-12T04:00", "1970-01-12T05:00")
+    assert (await ended(stage)).failed == 2
+    await fleet.schedules.add("nightly", plan=chain("a"), cron="0 * * * *", replace=True)
+    await start_backfill(fleet, "nightly", "1970-01-12T03:00", "1970-01-12T05:00", only_missing=True)
+    last = await ended(stage)
+    assert (last.succeeded, last.failed, last.skipped) == (1, 0, 2)
+    assert await states(stage) == {"030000Z": "completed", "040000Z": "failed", "050000Z": "failed"}
 
 
 @pytest.mark.parametrize("value", [7, {"schedule": "daily"}])
@@ -290,3 +306,23 @@ async def test_without_both_a_tick_is_created_twice(stage: Stage, monkeypatch: p
     slow_commits(monkeypatch, revisions=False)
     without_names(monkeypatch)
     assert 2 in (await together(stage)).values()
+
+
+async def test_who_follows_a_backfill_reads_how_far_it_is_and_how_long_it_takes(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await added(stage, chain("a", call="wait"))
+    await working(stage)
+    fleet = stage.fleet()
+    await start_backfill(fleet, "nightly", "1970-01-12T03:00", "1970-01-12T06:00")
+    system = LocalSystem(fleet)
+    following = stage.spawn(followed_backfill(system, await system.show_backfill("nightly"), fleet.clock))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(100)
+    durable_work.gate("a").set()
+    last = await following
+    lines = capsys.readouterr().err.splitlines()
+    assert (last.succeeded, last.ended_at is not None) == (4, True)
+    assert lines[0] == "Backfill of nightly: 0 of 4 ticks done: 1 open"
+    assert len(lines) <= 4, "a line only if it has come further, and not more often than each 5 s"
+    assert re.fullmatch(r"Backfill of nightly: [1-3] of 4 ticks done: .* succeeded, .*about .* left", lines[1])

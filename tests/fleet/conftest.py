@@ -32,6 +32,7 @@ BOTH = (
     "test_heartbeat",
     "test_lease",
     "test_membership",
+    "test_limited_queue",
     "test_move",
     "test_run_logs",
     "test_run_results",

@@ -20,8 +20,8 @@ from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite
 from asterism.gateway.gateway import HOST_SUFFIX, Gateway
-from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.gateway.gateway_messages import GatewayRefusal
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_messages import GatewayRefusal, GatewayRefused
 from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
@@ -58,7 +58,7 @@ class Line:
         self.late: dict[str, float] = {}
         self.slow: dict[str, float] = {}
         self.asked: Counter[str] = Counter()
-        self.url = store.url
+        self.url, self.files_folder = store.url, store.files_folder
 
     def clock(self) -> float:
         return self._store.clock()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asterism.api import documents
+from asterism.api.local import run_handlers
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
@@ -21,6 +24,8 @@ from asterism.fleet.fleet import Fleet, InvalidTerms
 from asterism.fleet.run_queries import UnknownBatch
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, PutRun, Query, StoredChunk
+from asterism.store.sqlite.group_commit import Writer
+from asterism.store.store_errors import StoreUnavailable
 
 WORK = Workflow("work", argv=("true",))
 Act = Literal["create", "start", "complete", "fail", "cancel", "retry", "cancel all", "retry failed", "retry all"]
@@ -281,3 +286,44 @@ async def test_batches_are_listed_with_the_newest_first_and_end_with_their_last_
     scene.clock.now += 10.0
     await scene.fleet.prune(0.0)
     assert {batch.name for batch in (await scene.system.list_batches()).items} == {"films", "beside"}
+
+
+async def test_to_act_on_a_batch_is_few_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[int] = []
+    perform = Writer._perform
+
+    def counted(self: Writer, jobs: Any, *arguments: Any) -> None:
+        commits.append(len(jobs))
+        perform(self, jobs, *arguments)
+
+    monkeypatch.setattr(Writer, "_perform", counted)
+    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
+        await fleet.workflows.add(WORK)
+        await fleet.create_many("work", [{}] * 150, batch="films")
+        system = LocalSystem(fleet)
+        for act in (system.cancel_batch, system.retry_batch):
+            commits.clear()
+            assert len((await act("films")).changed) == 150
+            assert sum(commits) >= 150
+            assert len(commits) <= 15, "the runs of one time are committed together"
+
+
+async def test_a_retry_of_a_batch_that_was_broken_off_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_handlers, "AT_ONE_TIME", 2)
+    scene = await films()
+    for element in range(len(scene.model)):
+        await scene.end(element, "failed")
+    retry, number = scene.fleet.retry, itertools.count()
+
+    async def broken(run: str, reason: str = "") -> Run:
+        if next(number) == 1:
+            raise StoreUnavailable("the power failed")
+        return await retry(run, reason)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.fleet, "retry", broken)
+        with pytest.raises(StoreUnavailable):
+            await scene.system.retry_batch("films", True)
+    await scene.system.retry_batch("films", True)
+    batch = await scene.system.show_batch("films")
+    assert (batch.waiting, batch.runs) == (len(scene.model), len(scene.model)), "none is retried twice"

@@ -12,7 +12,9 @@ import pytest
 from asterism.core.errors import AsterismError, NotJson, TooLarge
 from asterism.core.run.run import Run
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.core.schedule.ticks import TickEntry
+from asterism.execution.placeholders import UnknownPlaceholder
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.workflows import UnknownWorkflow
@@ -55,7 +57,7 @@ async def test_a_tick_creates_a_run_that_a_device_executes(stage: Stage) -> None
     await stage.until(lambda: kitchen.hands.busy)
     [run] = await runs_of(stage)
     assert 60.0 <= stage.store.clock() - schedule.start <= 61.0  # the next pass is not a whole interval later
-    assert (run.workflow, run.input, run.priority, run.created_by) == ("work", {"n": 1}, 3, "ann")
+    assert (run.workflow, run.input["n"], run.priority, run.created_by) == ("work", 1, 3, "ann")
     assert (run.key, run.label) == ("schedule:nightly/19700112T134740Z", "nightly 19700112T134740Z")
     kitchen.hands.finish(run)
     await stage.end_of(run)
@@ -63,6 +65,33 @@ async def test_a_tick_creates_a_run_that_a_device_executes(stage: Stage) -> None
     assert await stage.person.schedules.history("nightly") == [entry]
     now = await stage.person.schedules.get("nightly")
     assert (now.made, now.open, now.next) == (1, (run.id,), schedule.start + 120)
+
+
+async def test_a_run_learns_its_tick_in_its_input(stage: Stage) -> None:
+    await stage.device("kitchen", monitor_every=5.0)
+    values = {"day": "{tick.date}", "span": ["{tick.previous}", "{tick}"], "text": "{{tick}}", "key": {"secret": "K"}}
+    await added(stage, input=values, cron="0 * * * *", timezone="Europe/Berlin")
+    await asyncio.sleep(900)  # of virtual time
+    [run] = await runs_of(stage)
+    at, before = "1970-01-12T15:00:00+01:00", "1970-01-12T14:00:00+01:00"
+    tick = {"tick": at, "tick.date": "1970-01-12", "tick.previous": before, "tick.end": "1970-01-12T16:00:00+01:00"}
+    tick["tick.zone"] = "Europe/Berlin"
+    filled = {"day": "1970-01-12", "span": [before, at], "text": "{tick}", "key": {"secret": "K"}}
+    assert run.input == {**filled, TICK_INPUT: tick}
+
+
+async def test_a_run_on_request_has_the_last_tick_and_an_input_tick_is_no_placeholder(stage: Stage) -> None:
+    await added(stage, input={"tick": "of the clock", "word": "{tick}"})
+    await asyncio.sleep(90)
+    await stage.person.schedules.run("nightly")
+    [run] = await runs_of(stage)
+    assert (run.input["tick"], run.input["word"]) == ("of the clock", "{tick}")
+    assert run.input[TICK_INPUT]["tick"] == "1970-01-12T13:47:40+00:00"
+
+
+async def test_an_input_with_an_unknown_part_of_a_tick_is_refused_at_once(stage: Stage) -> None:
+    with pytest.raises(UnknownPlaceholder, match=r"\{tick.day\} has no value"):
+        await added(stage, input={"day": "{tick.day}"})
 
 
 async def test_the_latest_version_of_the_workflow_is_used(stage: Stage) -> None:

@@ -30,8 +30,8 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.gateway import enrolment, gateway_messages
 from asterism.gateway.device_key import DeviceKey, EnrolmentFile
 from asterism.gateway.enrolment import invite
-from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.gateway.gateway_messages import log_parts
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_messages import GatewayRefused, log_parts
 from asterism.gateway.gateway_transport import (
     HttpTransport,
     InvalidServer,

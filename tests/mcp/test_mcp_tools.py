@@ -19,6 +19,7 @@ from asterism.models.device_aliases import alias_of
 from asterism.series.claims import Claim, claim
 from asterism.series.store_register import StoreRegister
 from asterism.store.protocol import PutRegister, PutSession
+from tests.durable.durable_scenes import chain
 from tests.mcp.mcp_scenes import (
     ADD,
     MODES,
@@ -379,3 +380,39 @@ def test_the_schema_of_an_edit_names_the_fields_of_a_task() -> None:
     validator = jsonschema.Draft202012Validator(edit["changes"])
     assert validator.is_valid({"timeout": None, "device": None}), "a client must not refuse what resets a field"
     assert "success" in edit["on"]["enum"]
+
+
+# -- schedules and batches ---------------------------------------------------------------------------------------------
+
+
+async def test_a_model_reads_schedules_and_creates_what_is_missing() -> None:
+    async with plan_client() as (client, _, stage):
+        await stage.fleet().schedules.add("nightly", plan=chain("a"), cron="0 * * * *")
+        [listed] = (await call(client, "list_schedules"))["items"]
+        assert (listed["name"], listed["times"]) == ("nightly", "0 * * * * (UTC)")
+        assert (await call(client, "read_schedule", schedule="nightly"))["history"] == []
+        range_ = {"first": "1970-01-12T10:00", "last": "1970-01-12T12:00"}
+        ticks = (await call(client, "list_ticks", schedule="nightly", **range_))["items"]
+        assert [tick["state"] for tick in ticks] == ["none"] * 3
+        begun = await call(client, "backfill_schedule", schedule="nightly", **range_)
+        assert (begun["total"], begun["only_missing"]) == (3, True)
+        assert (await call(client, "read_backfill", schedule="nightly"))["total"] == 3
+
+
+async def test_a_model_does_not_run_failed_plans_of_a_schedule_again() -> None:
+    """Else it would retry plans that only a person may retry."""
+    async with plan_client() as (client, _, stage):
+        await stage.fleet().schedules.add("nightly", plan=chain("a"), cron="0 * * * *")
+        with pytest.raises(Refused, match="creates missing plans only"):
+            await call(client, "backfill_schedule", schedule="nightly", first="1970-01-12", only_missing=False)
+
+
+async def test_a_model_runs_what_failed_in_a_batch_again() -> None:
+    async with plan_client() as (client, _, stage):
+        await stage.device("desk", monitor_every=None)
+        await stage.fleet().workflows.add(Workflow("fail", call="tests.durable.durable_work:fail"))
+        created = await call(client, "create_run", workflow="fail", input={"name": "a"}, batch="films", follow=True)
+        assert created["status"] == "failed"
+        assert len((await call(client, "retry_batch", batch="films"))["changed"]) == 1
+        batch = await call(client, "read_batch", batch="films")
+        assert batch["runs"] == 1, "the retry replaces the run"

@@ -200,12 +200,26 @@ WORDS = frozenset(
     | {"form", "style", "stream", "strategy", "scopes", "escalates_to", "rests", "replaced", "unowned", "families"}
     | {"budget", "budget_text", "spent", "spent_text", "reserved_text", "unpriced", "higher_limits", "model", "counts"}
     | {"store", "runs", "devices", "weights", "parts"}
-    | {"tick", "after_previous", "late", "awaited", "schedule", "failures"}
+    | {"tick", "after_previous", "late", "awaited", "schedule", "failures", "local", "date", "work", "today"}
 )
 """Ids, words of the product, times and numbers: none contains the name of a device."""
 
 WRITTEN = frozenset(
-    {"description", "label", "shown_label", "call", "cwd", "when", "file", "definition", "batch", "edits", "changes"}
+    {
+        "waits_for",
+        "path",
+        "description",
+        "label",
+        "shown_label",
+        "call",
+        "cwd",
+        "when",
+        "file",
+        "definition",
+        "batch",
+        "edits",
+        "changes",
+    }
     | {
         "tags",
         "diff",
@@ -218,6 +232,11 @@ WRITTEN = frozenset(
         "notify_command",
         "notify_url",
         "tail",
+        "artifacts",
+        "outputs",
+        "used",
+        "uses",
+        "waits_for",
     }
 )
 """What people of the fleet and editors wrote, and output of tasks. Objects among them are documents of their own."""

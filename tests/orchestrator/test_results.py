@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from asterism import AsterismError, Constellation, LocalDevice, Orchestrator, Task, TaskStatus, edits
-from asterism.core.errors import NotJson, UnknownTask
+from asterism.core.errors import NotJson, PlanFailed, UnknownTask
 from asterism.orchestrator.result import covered
+from tests.orchestrator import typed_plan
 from tests.orchestrator.orchestrator_scenes import after, chain, deadline, failing, independent, orchestrate, span
 
 
@@ -482,3 +483,59 @@ def test_the_union_of_intervals_counts_overlaps_once() -> None:
     assert covered([]) == 0.0
     assert covered([(5, 7), (0, 3), (2, 4), (2.5, 3)]) == 6.0
     assert covered([(0, 10), (2, 3)]) == 10.0
+
+
+# -- results of tasks, and failures ------------------------------------------------------------------------------------
+
+
+async def test_the_result_of_a_task_is_found_with_the_task_and_has_its_type() -> None:
+    result = await Orchestrator([LocalDevice("x")]).run(typed_plan.plan)
+    assert result.raise_for_failures() is result
+    typed_plan.check(result)
+
+
+async def test_a_failure_is_raised_on_request_with_its_reason_and_cause() -> None:
+    plan = Constellation("release")
+
+    @plan.task
+    def build() -> int:
+        raise RuntimeError("the compiler is broken")
+
+    @plan.task
+    def deploy(build: int) -> None: ...
+
+    result = await Orchestrator([LocalDevice("x")]).run(plan)
+    with pytest.raises(PlanFailed) as failed:
+        result.raise_for_failures()
+    why = "'build' failed: RuntimeError: the compiler is broken"
+    assert str(failed.value) == f"the plan 'release' did not complete: it is failed; {why}"
+    assert list(failed.value.reasons) == ["build"]
+    assert isinstance(failed.value.__cause__, RuntimeError)
+    with pytest.raises(PlanFailed, match="there is no result of 'build'; 'build' failed: RuntimeError"):
+        result[build]
+    with pytest.raises(PlanFailed, match="there is no result of 'deploy'; 'deploy' was cancelled: unreachable"):
+        result[deploy]
+
+
+async def test_a_message_names_a_few_of_many_failures() -> None:
+    plan = Constellation("wide")
+    for number in range(8):
+        plan.add(Task(f"t{number}", call=lambda: 1 / 0))
+    result = await Orchestrator([LocalDevice("x")]).run(plan)
+    with pytest.raises(PlanFailed, match=r"'t4' failed: ZeroDivisionError: division by zero; and 3 more$") as failed:
+        result.raise_for_failures()
+    assert len(failed.value.reasons) == 8
+
+
+async def test_a_plan_that_was_cancelled_names_what_was_cancelled() -> None:
+    plan = Constellation("long")
+
+    @plan.task
+    async def forever() -> None:
+        await orchestrator.cancel("long")
+        await asyncio.Event().wait()
+
+    orchestrator = Orchestrator([LocalDevice("x")])
+    result = await orchestrator.run(plan)
+    with pytest.raises(PlanFailed, match="the plan 'long' did not complete: it is cancelled; 'forever' was cancelled"):
+        result.raise_for_failures()

@@ -80,7 +80,7 @@ async def test_a_function_has_outputs() -> None:
     result = await run(plan)
     assert (result["make"].value, result["use"].value) == ("ok", "made")
     (file,) = result["make"].files["text"]
-    assert (file.path, file.size, file.location.read_text()) == ("text.txt", 4, "made")
+    assert (file.path, file.size, file.read()) == ("text.txt", 4, b"made")
 
 
 async def test_a_task_may_change_its_inputs() -> None:

@@ -7,11 +7,15 @@ The tests in ``test_served_page.py`` use the real server.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import itertools
 import json
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import uvicorn
@@ -21,6 +25,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from asterism import Constellation, EditBatch, Task
+from asterism.api.plan_operations import MOST_BYTES
 from asterism.core.errors import EditRejected, InvalidTask
 from asterism.server.page_routes import page_routes
 from asterism.server.plan_layouts import PlanLayouts
@@ -42,7 +47,8 @@ BULK = {"changed": ["run-2"], "refused": {"run-9": "it has ended"}, "next": None
 
 
 class PlanScene:
-    """One plan with what the API tells about it. ``tell`` sends an event to every stream."""
+    """One plan with what the API tells about it. ``tell`` sends an event to every stream. ``files`` are the contents of
+    files by task, output and path; those of ``damaged`` paths match no hash, and ``parts`` were asked for."""
 
     def __init__(self, plan: Constellation) -> None:
         self.plan = plan
@@ -57,11 +63,16 @@ class PlanScene:
         self.cycles: list[dict[str, Any]] = []
         self.approvals: list[dict[str, Any]] = []
         self.closed: list[dict[str, Any]] = []
+        self.files: dict[tuple[str, str, str], bytes] = {}
+        self.damaged: set[str] = set()
+        self.parts: list[tuple[str, int]] = []
         self.cost: dict[str, Any] | None = None
         self.budget: dict[str, Any] | None = None
         self.devices: list[dict[str, Any]] = []
         self.runs: list[dict[str, Any]] = []
         self.schedules: list[dict[str, Any]] = []
+        self.ticks: list[dict[str, Any]] = []
+        self.today = ""
         self.series: list[dict[str, Any]] = []
         self.notices: list[dict[str, Any]] = []
         self.posted: list[tuple[str, Any]] = []
@@ -145,6 +156,8 @@ class PlanServer:
             f"{plan}/tasks/{{task}}": self._task,
             f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
             f"{plan}/tasks/{{task}}/logs": self._logs,
+            f"{plan}/files": self._files,
+            f"{plan}/files/part": self._part,
             "/api/v1/devices": lambda request: items(scene.devices),
             "/api/v1/devices/{name}": lambda request: {
                 **scene.devices[0],
@@ -156,6 +169,7 @@ class PlanServer:
             "/api/v1/runs/{run}/why": lambda request: {"reasons": [{"text": "no device with 'gpu' is free"}]},
             "/api/v1/runs/{run}/logs": lambda request: items([]),
             "/api/v1/schedules": lambda request: items(scene.schedules),
+            "/api/v1/schedules/{schedule}/ticks": self._ticks,
             "/api/v1/series": lambda request: items(scene.series),
             "/api/v1/notices": lambda request: items(scene.notices),
         }
@@ -191,6 +205,25 @@ class PlanServer:
         first = int(request.query_params.get("after") or 0)
         return {"items": [{"text": line, "stream": "stdout"} for line in lines[first:]], "next": str(len(lines))}
 
+    def _files(self, request: Request) -> Any:
+        task = request.query_params["task"]
+        return items([self._file(*key) for key in self.scene.files if key[0] == task])
+
+    def _file(self, task: str, output: str, path: str) -> dict[str, Any]:
+        data = self.scene.files[task, output, path]
+        made = b"as it was made" if path in self.scene.damaged else data
+        facts = {"size": len(data), "sha256": hashlib.sha256(made).hexdigest(), "mode": 0o644}
+        return {"task": task, "output": output, "path": path, **facts}
+
+    def _part(self, request: Request) -> Any:
+        asked = request.query_params
+        file = self._file(asked["task"], asked["output"], asked["path"])
+        offset = int(asked.get("offset", 0))
+        self.scene.parts.append((file["path"], offset))
+        data = self.scene.files[file["task"], file["output"], file["path"]]
+        part = data[offset : offset + int(asked.get("limit", MOST_BYTES))]
+        return {"offset": offset, "size": len(data), "sha256": file["sha256"], "data": base64.b64encode(part).decode()}
+
     def _runs(self, request: Request) -> Any:
         wanted = {
             name: request.query_params.get(name) for name in ("status", "workflow", "device", "series", "waiting")
@@ -201,6 +234,13 @@ class PlanServer:
         if "after" not in request.query_params:  # a part that looked at other runs
             return {"items": [], "next": "later"}
         return items(runs)
+
+    def _ticks(self, request: Request) -> Any:
+        first, last = request.query_params["first"], request.query_params["last"]
+        return {
+            **items([tick for tick in self.scene.ticks if first <= tick["date"] <= last]),
+            "today": self.scene.today,
+        }
 
     async def _layout(self, request: Request) -> Response:
         version = request.query_params.get("version")
@@ -472,6 +512,7 @@ def fleet(scene: PlanScene) -> None:
         },
         {"name": "hourly", "workflow": "sync", "every": 3600, "due_in": None, "paused": "by ann"},
     ]
+    calendar(scene)
     scene.series = [
         {
             "name": "main",
@@ -509,3 +550,27 @@ def fleet(scene: PlanScene) -> None:
             "device": "lab-1",
         },
     ]
+
+
+def calendar(scene: PlanScene) -> None:
+    """Ticks of ``nightly``, from the first of the month before until the end of this one: every state, and two ticks on
+    some days."""
+    today = datetime.now(UTC).date()
+    scene.today = today.isoformat()
+    day = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
+    past = itertools.cycle(["succeeded"] * 5 + ["failed", "skipped", "missed", "cancelled", "none"])
+    while day.month in (today.month, (today.replace(day=1) - timedelta(days=1)).month):
+        for hour in (3, 15)[: 1 + (day.day % 4 == 0)]:
+            state = next(past) if day < today else "running" if day == today else "due"
+            scene.ticks.append(_tick(day, hour, state))
+        day += timedelta(days=1)
+
+
+def _tick(day: date, hour: int, state: str) -> dict[str, Any]:
+    at = datetime(day.year, day.month, day.day, hour, tzinfo=UTC).timestamp()
+    worked = state in ("succeeded", "failed", "cancelled", "running")
+    return {
+        **{"tick": int(at), "local": f"{day}T{hour:02}:00:00+01:00", "date": str(day), "state": state},
+        **{"work": f"run-{day}" if worked else None, "late": state == "running", "why": ""},
+        **{"started_at": at if worked else None, "ended_at": at + 90 if worked and state != "running" else None},
+    }

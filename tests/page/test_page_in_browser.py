@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ VIEWS = {
     "runs": "#/fleet/runs?status=failed",
     "run": "#/fleet/runs?run=run-0",
     "schedules": "#/fleet/schedules",
+    "calendar": "#/fleet/schedules?schedule=nightly",
     "series": "#/fleet/series",
     "notices": "#/fleet/notices",
 }
@@ -38,6 +41,7 @@ LANDMARKS = {
     "drawer": ".drawer .output",
     "timeline": ".bar",
     "edits": ".batch",
+    "calendar": ".day.today.tick-running",
     "past": ".box",
     "approval": ".mark-added",
 }
@@ -598,6 +602,45 @@ def test_rows_stay_where_they_are_while_one_reads(browser: Any) -> None:
         assert page.locator("tbody th").all_inner_texts() == before
         page.get_by_role("button", name="Show 1 new run").click()
         page.get_by_role("button", name="new one").wait_for()
+
+
+def test_the_calendar_of_a_schedule_is_walked_with_the_keyboard_and_opens_what_ran(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/fleet/schedules") as page:
+        page.get_by_role("link", name="nightly").click()
+        today = page.locator(".day.today")
+        expect(today).to_have_attribute("aria-label", re.compile("running, late$"), timeout=1000 * PATIENCE)
+        page.get_by_role("status").get_by_text("Late:").wait_for()
+        assert page.locator(".day[tabindex='0']").count() == 1, "one day at a time can be reached with Tab"
+        today.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowUp")
+        focused = page.evaluate("document.activeElement.dataset.day")
+        assert date.fromisoformat(focused) == date.fromisoformat(scene.today) - timedelta(days=8)
+        twice = next(tick["date"] for tick in scene.ticks if tick["date"].endswith("-04"))
+        page.locator(f"[data-day='{twice}']").focus()
+        page.keyboard.press("Enter")
+        rows = page.locator(".day-ticks tbody tr")
+        expect(rows).to_have_count(2, timeout=1000 * PATIENCE)
+        assert rows.first.inner_text().startswith("03:00 +01:00")
+        assert serious_findings(page) == []
+        page.reload()
+        expect(rows).to_have_count(2, timeout=1000 * PATIENCE)
+        today.click()
+        page.wait_for_url(f"**/fleet/runs?run=run-{scene.today}")
+
+
+@pytest.mark.long
+def test_a_calendar_shows_what_was_created_since(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/fleet/schedules?schedule=nightly") as page:
+        page.locator(".day.today.tick-running").wait_for()
+        for tick in scene.ticks:
+            if tick["date"] == scene.today:
+                tick.update(state="succeeded", late=False)
+        scene.tell("run")
+        page.locator(".day.today.tick-succeeded").wait_for()
+        page.get_by_role("status").wait_for(state="detached")
 
 
 @pytest.mark.long

@@ -178,6 +178,38 @@ def test_the_drawer_shows_tasks_whose_names_have_slashes_and_dots(tmp_path: Path
             page.keyboard.press("Escape")
 
 
+FILES = r"""
+asterism: 1
+id: film
+tasks:
+  render:
+    shell: mkdir out; echo '<script>document.title = "broken"</script>' > out/page.html; printf 'a,b\n1,2\n' > out/t.csv
+    outputs: {frames: "out/*"}
+"""
+
+
+def test_the_drawer_shows_and_downloads_files(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        chromium() as browser,
+        server(tmp_path, port) as (_, login),
+        opened(browser, url, login.removeprefix(f"{url}/"), failures=True) as page,
+    ):
+        submit(page, FILES)
+        page.goto(f"{url}/#/plans/film/graph")
+        page.locator("[data-box=render].is-completed").click()
+        page.get_by_role("button", name="out/t.csv").click()
+        page.get_by_role("rowheader", name="1").wait_for()
+        page.get_by_role("button", name="out/page.html", exact=True).click()
+        page.locator(".preview .output").get_by_text("<script>").wait_for()
+        with page.expect_download() as download:
+            page.get_by_title("Download out/page.html").click()
+        assert download.value.suggested_filename == "page.html"
+        assert "<script>" in download.value.path().read_text()
+        assert page.title() != "broken"
+
+
 def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -> None:
     """``asterism run plan.yaml --serve`` prints a link. Without a terminal, it serves until the plan ends."""
     last = "while [ ! -e end ]; do sleep 0.05; done; echo packed"

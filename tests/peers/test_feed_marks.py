@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import FAILED
-from asterism.peers import exchange, rollback_detection
+from asterism.peers import exchange, outgoing
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
-from asterism.testing.simulator import peer_stores
-from asterism.testing.simulator.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_world
+from asterism.testing.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}
@@ -22,7 +22,7 @@ LARGE = {"padding": "x" * 200_000}
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
-    peer_stores.put_back(side.store, what)
+    peer_world.put_back(side.store, what)
     side.exchange = Exchange(side.fleet)
 
 
@@ -67,7 +67,7 @@ async def test_only_changes_are_sent_after_syncs_on_another_way(who: str) -> Non
         await laptop.create()
     await laptop.sync_with(kitchen)
     second = Exchange(laptop.fleet)
-    for _ in range(rollback_detection.MARKS_KEPT + 2):
+    for _ in range(outgoing.MARKS_KEPT + 2):
         await laptop.create()
         if who == "both sides call":
             await kitchen.sync_with(laptop)

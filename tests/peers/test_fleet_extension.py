@@ -18,13 +18,13 @@ from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import Reason, explain_run
-from asterism.peers import fleet_extension
+from asterism.peers import takeover
 from asterism.store.memory import MemoryStore
 from asterism.testing.virtual_time import run as run_virtually
 
 
 def test_peers_are_the_extension_of_every_fleet() -> None:
-    assert extensions() == [fleet_extension]
+    assert extensions() == [takeover]
 
 
 @pytest.mark.parametrize("statement", ["import asterism", "import asterism.fleet.extensions"])

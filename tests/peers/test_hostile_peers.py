@@ -16,8 +16,8 @@ from asterism.core.run.run import ASSIGNED, COMPLETED, PROCESSING, Assignment, O
 from asterism.core.run.session import ABROAD, OPEN
 from asterism.core.run.workflow import Workflow
 from asterism.peers import messages, record_decisions, remote_devices
+from asterism.peers.record_decisions import Trust
 from asterism.peers.registry import PeerRefused
-from asterism.peers.trust import Trust
 from asterism.store import row_codec
 from asterism.store.protocol import Query
 from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device, three

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import COMPLETED, CREATED
-from asterism.peers import messages, rollback_detection
+from asterism.peers import messages, outgoing
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
-from asterism.testing.simulator import peer_stores
-from asterism.testing.simulator.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_world
+from asterism.testing.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, StillClock, three, two
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
     """Roll back a store, and start its processes again."""
-    peer_stores.put_back(side.store, what)
+    peer_world.put_back(side.store, what)
     side.exchange = Exchange(side.fleet)
 
 
@@ -151,7 +151,7 @@ async def test_a_copy_made_during_a_sync_is_detected() -> None:
 
 async def test_an_interrupted_sync_is_not_a_rollback() -> None:
     laptop, kitchen = await two()
-    for number in range(3 * rollback_detection.MARKS_KEPT):
+    for number in range(3 * outgoing.MARKS_KEPT):
         await runs(laptop, 1)
         await runs(kitchen, 1)
         with contextlib.suppress(PeerUnreachable):
@@ -168,7 +168,7 @@ async def test_lost_messages_do_not_drop_the_mark_of_a_peer() -> None:
     known = (await kitchen.store.register("peer/laptop/cursor")).value
     _, _, sending, _ = await laptop.exchange._open()
     peer = await laptop.exchange.peers.get("kitchen")
-    for _ in range(3 * rollback_detection.MARKS_KEPT):
+    for _ in range(3 * outgoing.MARKS_KEPT):
         await runs(laptop, 1)
         part = await sending.next_batch(peer, messages.Cursor(**known))
         assert not part.anew
@@ -180,7 +180,7 @@ async def test_an_old_mark_gets_everything_without_a_rollback_notice() -> None:
     first = await runs(laptop, 1)
     await laptop.sync_with(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
-    for _ in range(2 * rollback_detection.MARKS_KEPT):
+    for _ in range(2 * outgoing.MARKS_KEPT):
         await runs(laptop, 1)
         await laptop.sync_with(kitchen)
     now = await kitchen.store.register("peer/laptop/cursor")
@@ -188,7 +188,7 @@ async def test_an_old_mark_gets_everything_without_a_rollback_notice() -> None:
     laptop.sent = 0
     result = await laptop.sync_with(kitchen)
     assert result.put_back is None
-    assert laptop.sent == 1 + 2 * rollback_detection.MARKS_KEPT
+    assert laptop.sent == 1 + 2 * outgoing.MARKS_KEPT
     assert await has(kitchen, first)
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 

@@ -13,14 +13,14 @@ from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, RE
 from asterism.core.run.session import ENDED
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
-from asterism.testing.simulator import peer_stores
-from asterism.testing.simulator.peer_stores import copy_of as copied
+from asterism.testing.simulator import peer_world
+from asterism.testing.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 
 async def put_back(side: Side, what: dict[str, Any]) -> None:
     """Roll back a store; its device starts again with a new session."""
-    peer_stores.put_back(side.store, what)
+    peer_world.put_back(side.store, what)
     side.exchange = Exchange(side.fleet)
     await rejoined(side)
 
@@ -78,7 +78,7 @@ async def test_it_is_assigned_again_even_if_the_sync_precedes_the_join() -> None
     await laptop.sync_with(kitchen)
     old = copied(laptop.store)
     await begun(laptop, kitchen, run)
-    peer_stores.put_back(laptop.store, old)
+    peer_world.put_back(laptop.store, old)
     laptop.exchange = Exchange(laptop.fleet)
     await sync_both(laptop, kitchen)  # as far as the laptop knows, the session is at work
     assert (await laptop.run(run.id)).status is CREATED

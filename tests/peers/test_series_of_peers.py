@@ -6,7 +6,7 @@ from asterism.core.history import Entry
 from asterism.core.series.machine import Series
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutRegister
-from asterism.testing.simulator import peer_stores
+from asterism.testing.simulator import peer_world
 from tests.peers.exchange_fixtures import Liar, two
 
 
@@ -39,11 +39,11 @@ async def test_a_run_that_returns_after_a_rollback_joins_its_series() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await laptop.sync_with(kitchen)
-    old = peer_stores.copy_of(laptop.store)
+    old = peer_world.copy_of(laptop.store)
     first = await laptop.create(series="alpha")
     second = await laptop.create(series="alpha")
     await laptop.sync_with(kitchen)
-    peer_stores.put_back(laptop.store, old)
+    peer_world.put_back(laptop.store, old)
     laptop.exchange = Exchange(laptop.fleet)
     await laptop.sync_with(kitchen)
     held = {run_id: (await laptop.run(run_id)).held for run_id in (first.id, second.id)}

@@ -10,9 +10,9 @@ from asterism.core.run.run import COMPLETED, CREATED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
+from asterism.peers.record_decisions import Trust
 from asterism.peers.registry import Peer
 from asterism.peers.takeover import MIN_OBSERVED_SILENCE, Takeover
-from asterism.peers.trust import Trust
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import Conflict
 from tests.peers.exchange_fixtures import FLOW, Side, three, two

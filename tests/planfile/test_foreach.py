@@ -266,3 +266,48 @@ def test_a_plan_that_comes_as_a_text_reads_no_file(over: str) -> None:
         plan_file, [mistake] = examine(text, "plan", **options)
         assert plan_file is None
         assert "because the plan came as a text without its folder" in str(mistake)
+
+
+LOADS = """\
+asterism: 1
+tasks:
+  fetch: {shell: x}
+  load: {foreach: [eu, us, asia], argv: [load, "{item}", "{index}"], after: fetch}
+  sizes: {foreach: {range: [5, 8]}, argv: [echo, "{item}"]}
+  late: {foreach: {from: fetch}, argv: [echo, "{item}"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("only", "tasks"),
+    [
+        (["load[us]"], ["fetch", "load[us]", "load"]),
+        (["load[2]", "load[eu]", "load[0]"], ["fetch", "load[eu]", "load[asia]", "load"]),
+        (["load", "load[us]"], ["fetch", "load[eu]", "load[us]", "load[asia]", "load"]),
+        (["sizes[6]", "fetch"], ["fetch", "sizes[6]", "sizes"]),
+    ],
+)
+def test_only_chooses_elements_by_their_name_or_index(only: list[str], tasks: list[str]) -> None:
+    plan_file, mistakes = examine(LOADS, "plan", only=only)
+    assert plan_file is not None, mistakes
+    built = plan_file.constellation
+    assert [task.id for task in built] == tasks
+    assert built[tasks[-1]].task.foreach == {"of": [name for name in tasks if "[" in name]}
+    if "load[us]" in built:
+        assert built["load[us]"].task.argv == ("load", "us", "1"), "an element keeps its index"
+
+
+@pytest.mark.parametrize(
+    ("only", "text"),
+    [
+        ("load[mars]", "there is no element 'load[mars]' to run; there are 3, from 'load[eu]' to 'load[asia]'"),
+        ("load[3]", "there is no element 'load[3]' to run"),
+        ("fetch[0]", "is a single task, which has no elements"),
+        ("late[0]", "the elements of 'late' are known when 'fetch' has ended; choose the whole group"),
+        ("nothing[0]", "there is no task 'nothing[0]' to run"),
+    ],
+)
+def test_an_element_that_cannot_be_chosen_is_a_mistake(only: str, text: str) -> None:
+    plan_file, [mistake] = examine(LOADS, "plan", only=[only])
+    assert plan_file is None
+    assert text in mistake.format("plan.yaml")

@@ -128,11 +128,12 @@ def test_mistakes() -> None:
           c: {shell: x, after: {a: {when: "tick.day == 1"}}}
         """
     ) == [
-        "plan.yaml:3: task 'a': {tick.day}: there is no tick.day; there is tick, tick.date, tick.previous, tick.end",
+        "plan.yaml:3: task 'a': {tick.day}: there is no tick.day; there is tick, tick.date, tick.previous, "
+        "tick.end, tick.zone",
         "plan.yaml:4: task 'b': a shell line takes values as variables: write \"$ASTERISM_TICK_DATE\" instead of "
         "{tick.date}",
         "plan.yaml:5: task 'c': the condition 'tick.day == 1' is not valid: there is no tick.day; there is tick, "
-        "tick.date, tick.previous, tick.end",
+        "tick.date, tick.previous, tick.end, tick.zone",
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.report.incremental_layout import LOOSEST, SPARE_LAYERS, PlanLayout, fresh, moved, updated
+from asterism.report.incremental_layout import LOOSEST, SPARE_LAYERS, PlanLayout, fresh, updated
 from asterism.report.layout import BEND_ROOM, MOST_BENDS
 
 Shape = tuple[list[str], list[tuple[str, str]]]
@@ -23,6 +23,11 @@ def shapes(draw: st.DrawFn) -> Shape:
     pairs = [(f"t{source}", f"t{target}") for target in numbers for source in numbers if source < target]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     return [f"t{number}" for number in numbers], chosen
+
+
+def moved(before: PlanLayout, after: PlanLayout) -> set[str]:
+    """The tasks of both layouts whose place differs."""
+    return {task for task, place in after.places.items() if before.places.get(task, place) != place}
 
 
 def check(layout: PlanLayout, shape: Shape) -> None:

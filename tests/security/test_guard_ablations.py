@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from asterism.api.credentials import Credential, Credentials
-from asterism.api.local import edited_plans
+from asterism.api.local import edit_limits
 from asterism.base import http_limits, rate_limit
 from asterism.base.http_server import LimitedProtocol
 from asterism.base.listen_address import CannotServe, ListenAddress, parse_listen_address
@@ -146,7 +146,7 @@ async def test_large_bodies_headers_and_plans_are_refused(guarded: bool, monkeyp
     if not guarded:
         monkeypatch.setattr(endpoint, "LARGEST_BODY", 1 << 30)
         monkeypatch.setattr(request_guard, "LONGEST_HEADERS", 1 << 30)
-    monkeypatch.setattr(edited_plans, "MAX_TASKS", 1 if guarded else 10)
+    monkeypatch.setattr(edit_limits, "MAX_TASKS", 1 if guarded else 10)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         body = b'{"edits": [], "dry_run": true' + b" " * (4 * 1024 * 1024) + b"}"

@@ -12,7 +12,7 @@ from tests.durable.durable_scenes import chain
 from tests.security.test_requests import problem
 from tests.server.server_scenes import ServerScene, server_scene
 
-SCOPES = ("observe", "operate", "series", "admin", "edit:nightly", "edit:other")
+SCOPES = ("observe", "operate", "series", "event", "admin", "edit:nightly", "edit:other")
 EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login", "POST /api/v1/login"}
 ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
 EDITORS = {
@@ -38,6 +38,8 @@ def expected(name: str) -> set[str]:
     """The scopes that suffice, without a look at what the endpoint says it needs."""
     if name in EVERYBODY | ANY_TOKEN:
         return set(SCOPES)
+    if name == "POST /api/v1/sent-events":
+        return {"event", "operate", "admin"}
     if name in SERIES:
         return {"series", "admin"}
     if name in EDITORS:

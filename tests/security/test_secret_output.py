@@ -9,8 +9,18 @@ import pytest
 
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
 from asterism.api.system import LocalSystem
-from asterism.cli.top.top_listings import NOTICES, PLANS, RUNS, TASKS, Filter, Subject, read_listing
-from asterism.cli.top.top_pages import LogFeed, page, why_page
+from asterism.cli.top.top_views import (
+    NOTICES,
+    PLANS,
+    RUNS,
+    TASKS,
+    Filter,
+    LogFeed,
+    Subject,
+    page,
+    read_listing,
+    why_page,
+)
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
 from tests.server.server_scenes import ServerScene

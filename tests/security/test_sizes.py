@@ -80,7 +80,7 @@ async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPat
 
 
 async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         answers = [
@@ -105,7 +105,7 @@ async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
 
 
 async def test_edits_of_a_retry_have_the_limits_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
     async with server_scene(edits_per_minute=2) as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
@@ -135,7 +135,7 @@ async def test_a_compressed_body_is_refused() -> None:
 
 
 async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edited_plans.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]

@@ -22,7 +22,7 @@ from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Limits
 from asterism.base.https_session import fingerprint
 from asterism.base.listen_address import CannotServe, ListenAddress
-from asterism.cli.series.series_webhook_commands import WebhookSettings
+from asterism.cli.series.series_sync_commands import WebhookSettings
 from asterism.cli.serve import server_process
 from asterism.cli.serve.server_process import ServerPolicy
 from asterism.core.errors import AsterismError

@@ -100,6 +100,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         for path in (
             "",
             "/story",
+            "/files",
             "/changes",
             "/wait",
             "/versions",
@@ -118,6 +119,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         ):
             await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
         await ask("GET", "/plans/{plan}/tasks/{task}/logs", **plan, task="a")
+        await ask("GET", "/plans/{plan}/files/part", **plan)
         await ask("POST", "/plans/{plan}/layout", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
@@ -139,6 +141,14 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask(method, "/runs/creations/{creation}", creation="0" * 32)
         for run_input in ({"name": "x"}, {"no_name": "it fails"}):
             await ask("POST", "/runs", {"workflow": "w", "input": run_input, "batch": "films"})
+        await ask("POST", "/limits/{limit}", {"size": 4, "rate": 10, "period": 60}, limit="account/*")
+        await ask("POST", "/limits/{limit}", {"rate": 10}, limit="mail")
+        await ask("GET", "/limits")
+        await ask("GET", "/limits/{limit}", limit="account/*")
+        await ask("GET", "/limits/{limit}", limit="nothing")
+        await ask("DELETE", "/limits/{limit}", limit="account/*")
+        await ask("POST", "/sent-events", {"name": "paid", "data": {"amount": 1}, "key": "k"})
+        await ask("GET", "/sent-events")
         await ask("GET", "/batches")
         await ask("GET", "/batches/{batch}", batch="nothing")
         for path in ("/wait", "", "/results"):
@@ -167,6 +177,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/schedules", {"name": "p", "text": plan_text("a"), "cron": "0 3 * * *"})
         await ask("POST", "/schedules/{schedule}/backfill", {"first": "1970-01-01"}, schedule="p")
         await ask("GET", "/schedules/{schedule}/backfill", schedule="p")
+        await ask("GET", "/schedules/{schedule}/ticks", schedule="p")
         await ask("POST", "/schedules/{schedule}/backfill/cancel", {}, schedule="p")
         await ask("DELETE", "/schedules/{schedule}", schedule="s")
         await ask("POST", "/series/{series}/claim", {"issue": 1}, series="RFC")

@@ -10,7 +10,7 @@ import pytest
 from asterism.api.client import AsyncClient
 from asterism.api.client_errors import ApiError, ServerUnreachable
 from asterism.api.documents import PlanLog
-from asterism.api.local import plan_log_pages
+from asterism.api.local import plan_handlers
 from asterism.api.system import LocalSystem
 from asterism.cli.log_output import LogOptions, print_plan_log
 from asterism.cli.plan import plan_cancel
@@ -119,7 +119,7 @@ async def test_logs_that_are_followed_have_every_line_once_though_connections_ar
 
 
 async def test_a_page_of_logs_continues_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_log_pages, "MOST_LINES", 1)
+    monkeypatch.setattr(plan_handlers, "MOST_LINES", 1)
     async with plan_server() as (scene, stage), await connected(scene) as client:
         text = plan_text("a", "b", "c", call="wait")
         await client.submit_plan(text.replace("    after: a", "").replace("    after: b", ""))
@@ -130,7 +130,7 @@ async def test_a_page_of_logs_continues_after_the_one_before(monkeypatch: pytest
         async with scene.client() as watching:
             await ended(watching)
         for settled in (0.0, 1000.0):
-            monkeypatch.setattr(plan_log_pages, "SETTLED_AFTER", settled)
+            monkeypatch.setattr(plan_handlers, "SETTLED_AFTER", settled)
             page = await client.read_plan_logs("nightly")
             lines = [line.task for line in page.items]
             while page.more:

@@ -18,6 +18,7 @@ WRITTEN = {
     "postgres/0008_devices.sql": "d5dbb2eace315bee706cbc099e6e5665",
     "postgres/0009_reading_the_queue.sql": "b137d8bfd1b4e1d376461173a2b58d3d",
     "postgres/0010_batches.sql": "c586f144644b15a61c5470f6f0aa7d00",
+    "postgres/0011_limits.sql": "fbfe82a1f7087c7b2193794ea0dd85fb",
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
@@ -27,6 +28,7 @@ WRITTEN = {
     "sqlite/007_plans.sql": "7c6b6766181527e64fe7b5d570142ef3",
     "sqlite/008_lists.sql": "289c08be4679f070a9c7e6ea90adec02",
     "sqlite/009_batches.sql": "d5c146db8bcc5ee98640d77ab00a972c",
+    "sqlite/010_limits.sql": "f2f6c7b2324e5000dcfdaf09f14a77f1",
 }
 """The hash of each migration. A new one gets its line here; a line never changes."""
 

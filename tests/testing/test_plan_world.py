@@ -126,7 +126,7 @@ def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: 
         await commit(self, *others)
 
     monkeypatch.setattr(JournalWriter, "commit", apart)
-    noticed(when_small=False, first=64)  # no crash of the small plan shows it
+    noticed(when_small=False, first=106)  # no crash of the small plan shows it
 
 
 @pytest.mark.long

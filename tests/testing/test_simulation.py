@@ -20,6 +20,7 @@ from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, MoveWorld, ScheduleWorld, WallClockWorld
 from asterism.testing.simulator.gateway_world import GatewayWorld
+from asterism.testing.simulator.limit_world import LimitWorld
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import CancelWorld, PlanWorld, RetryWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
@@ -162,6 +163,7 @@ def test_every_world_is_found_by_its_name() -> None:
         WallClockWorld,
         ScheduleWorld,
         MoveWorld,
+        LimitWorld,
         PlanWorld,
         RetryWorld,
         CancelWorld,
@@ -190,7 +192,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
         (
             ["--world", "no.such.module:FleetWorld"],
-            "use fleet, gateway, batteries, wall-clocks, schedules, moves, plans",
+            "use fleet, gateway, batteries, wall-clocks, schedules, moves, limits, plans",
         ),
         (["--arguments", "[]"], "--arguments must be a JSON object"),
         (["--arguments", "{"], "Expecting property name"),

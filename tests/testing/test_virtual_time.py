@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from asterism.testing.simulator.simulation import SimulationLoop
 from asterism.testing.virtual_time import Deadlock, SimLoop, run
 
 
@@ -217,3 +219,25 @@ def test_timers_for_one_instant_come_in_an_order_that_the_seed_decides() -> None
 
     assert len({run(main(), seed) for seed in range(30)}) > 5
     assert run(main(), 7) == run(main(), 7)
+
+
+@pytest.mark.parametrize(
+    "loop", [SimLoop, lambda: SimLoop(7), lambda: SimulationLoop(7)], ids=["virtual", "seeded", "simulation"]
+)
+@pytest.mark.parametrize("until", [1.0000004, 1.0000005, 0.1 + 0.2, 3.0000015000000003, 86_400 * 365.0000001])
+def test_a_timer_never_fires_before_its_time(loop: Callable[[], SimLoop], until: float) -> None:
+    waits = [0]
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        while clock() < until:  # as a program does that may be woken early
+            waits[0] += 1
+            assert waits[0] < 10, f"the clock is stuck at {clock()!r}"
+            await asyncio.sleep(until - clock())
+        assert clock() == pytest.approx(until, abs=2e-6)
+
+    simulated = loop()
+    try:
+        simulated.run_until_complete(main())
+    finally:
+        simulated.close()

@@ -3,7 +3,7 @@
 The description and the tips come from the author of the plan. The inputs are data, marked as untrusted: they may be the
 output of other tasks. Secrets of the device are masked in all of them, before anything else is done with the texts. An
 answer that does not fit the schema goes back to the agent with what is wrong, a bounded number of times. Patterns of a
-schema are matched in bounded time (``schema_patterns``): no answer stops the device for more than about a second.
+schema are matched in bounded time (``linear_regex``): no answer stops the device for more than about a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-from asterism.base.schema_patterns import MatchBudget, UnsupportedPattern, check_patterns
+from asterism.base.linear_regex import MatchBudget, UnsupportedPattern, check_patterns
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import is_large, plain_json
@@ -101,7 +101,7 @@ async def agent_result(work: AgentWork, ask: Callable[[str], Awaitable[AgentAnsw
         check_patterns(work.result)
     except UnsupportedPattern as error:
         raise AgentFailed(f"the schema of the result: {error}") from None
-    answer = await ask(prompt_of(work))
+    answer = await ask(await asyncio.to_thread(prompt_of, work))  # inputs of megabytes take a while to mark
     for left in range(REPAIRS, -1, -1):
         try:
             return await _read_apart(answer, work.result)

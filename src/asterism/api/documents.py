@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 from asterism.api.quick_dataclass import define
 from asterism.core.json_values import JsonObject
+from asterism.core.schedule.calendar import TICK_STATES
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument")
@@ -319,6 +320,8 @@ class PlanTask(Document):
     phase: str | None = None
     attempts: int
     attempt: AttemptTimes | None = None
+    waits_for: Annotated[str | None, Doc("The event, time or other plan that it waits for now, in words.")] = None
+    awaited_since: Annotated[float | None, Doc("When it began to wait for that; also of a task that has ended.")] = None
     started_at: float | None
     ended_at: float | None
     provisional: bool
@@ -556,6 +559,26 @@ class PlanLog(Page[TaskLogEntry]):
     executed: bool
 
 
+class PlanFile(Document):
+    """A file that a task has made: ``path`` is where it lies in the working folder, ``mode`` its permissions."""
+
+    task: str
+    output: str
+    path: str
+    size: int
+    sha256: str
+    mode: int
+
+
+class FilePart(Document):
+    """Bytes of a file from ``offset`` on. ``size`` and ``sha256`` are those of the whole file."""
+
+    offset: int
+    size: int
+    sha256: str
+    data: Annotated[str, Doc("In Base64.")]
+
+
 class EditOutcome(Document):
     """An edit that was accepted. With ``dry_run`` nothing has changed. ``inverse`` undoes it."""
 
@@ -644,9 +667,9 @@ class SupersededResult(Document):
 
 class Run(Document):
     """A run of the fleet. ``status`` is one word for people: a run with a pause is ``paused``. ``shown_label`` is what
-    lists call it. ``waiting`` is what an open run waits for: device, claim, turn, retry, person or peer; ``held_for``
-    is the peer that may still execute it. ``took`` is how long its last execution took, ``waited`` how long it waited
-    for that. ``wish`` is what its device was asked for, such as to stop."""
+    lists call it. ``waiting`` is what an open run waits for: device, limit, claim, turn, retry, person or peer;
+    ``held_for`` is the peer that may still execute it. ``took`` is how long its last execution took, ``waited`` how
+    long it waited for that. ``wish`` is what its device was asked for, such as to stop."""
 
     id: str
     workflow: str
@@ -708,6 +731,7 @@ class Run(Document):
     story: list[StoryEntry]
     traceparent: str | None = None
     batch: str | None = None
+    uses: Annotated[dict[str, int] | None, Doc("The limits that it holds while it runs.")] = None
 
 
 class RunDetails(Run):
@@ -773,6 +797,28 @@ class BulkOutcome(Document):
     next: Annotated[str | None, Doc("The value of `after` for the runs that follow; null if all were visited.")]
 
 
+class EventTaker(Document):
+    """Who has taken an event: a task of a plan, or a schedule, which has started the plan."""
+
+    plan: str
+    at: float
+    task: str
+    schedule: str
+
+
+class SentEvent(Document):
+    """An event that plans wait for. ``again`` is whether it had been sent before, under the same key."""
+
+    number: int
+    name: str
+    at: float
+    data: Any
+    key: str | None
+    by: str
+    again: bool
+    taken_by: list[EventTaker]
+
+
 class Batch(Document):
     """Runs with a common name, counted. A run that was retried is not counted: its retry is. ``waiting`` are the runs
     that no device works on yet; ``failed`` does not count ``cancelled``."""
@@ -825,6 +871,40 @@ class BatchResult(Document):
     error: str | None
 
 
+class Limit(Document):
+    """A limit. ``used`` is how much of each name is in use: one name, or those below the name before ``/*``."""
+
+    name: str
+    size: Annotated[int | None, Doc("How much may be in use at a time; null for no such limit.")]
+    rate: Annotated[int | None, Doc("How much may begin within any period; null for no such limit.")]
+    period: Annotated[float | None, Doc("The period of the rate, in seconds.")]
+    used: dict[str, int]
+    waiting: Annotated[int, Doc("How many runs wait that use it, for this limit or another one.")]
+
+
+class LimitUser(Document):
+    """A run that holds a limit or waits for it; ``uses`` has the amount for each name. ``since`` is when it was
+    assigned, or began to wait."""
+
+    id: str
+    workflow: str
+    label: str
+    batch: str | None
+    device: str | None
+    priority: int
+    uses: dict[str, int]
+    since: float
+
+
+class LimitDetails(Limit):
+    """A limit, the runs that hold it, and those that wait, in the order of their turns: 100 of each at most. ``now`` is
+    the clock of the store."""
+
+    holders: list[LimitUser]
+    next_runs: list[LimitUser]
+    now: float
+
+
 class PrunedRuns(Document):
     """How many runs were deleted."""
 
@@ -847,6 +927,7 @@ class Workflow(Document):
     http: JsonObject | None
     agent: JsonObject | None
     env: JsonObject
+    outputs: dict[str, str] | None
     cwd: str | None
     description: str
     needs: list[str]
@@ -869,6 +950,7 @@ class Workflow(Document):
     rounds: int
     backoff: float
     backoff_most: float
+    uses: Annotated[dict[str, int] | None, Doc("The limits that each run holds, with the amounts.")] = None
 
 
 class AddedWorkflow(Workflow):
@@ -1036,8 +1118,9 @@ class ScheduleDetails(Schedule):
 
 class Backfill(Document):
     """The plans of past ticks of a schedule. ``first`` and ``last`` are ticks, ``total`` is how many there are. Those
-    that succeeded before are ``skipped``; ``failures`` are the last plans that failed. ``time_left`` is in seconds, by
-    the pace so far. ``advice`` are sentences, each with a command that helps."""
+    that succeeded before are ``skipped``, with ``only_missing`` all that ended before; ``failures`` are the last plans
+    that failed. ``time_left`` is in seconds, by the pace so far. ``advice`` are sentences, each with a command that
+    helps."""
 
     schedule: str
     first: int
@@ -1045,6 +1128,7 @@ class Backfill(Document):
     total: int
     every: int | None
     parallel: int
+    only_missing: bool
     created_by: str
     started_at: float
     ended_at: float | None
@@ -1067,6 +1151,30 @@ class Tick(Document):
     what: str | None
     why: str
     number: int
+
+
+class CalendarTick(Document):
+    """What became of one tick of a schedule. ``local`` is its time in the time zone of the schedule, and ``date`` its
+    day there. ``work`` is the plan, or the id of the run, that was created for it; ``late`` whether that has not ended
+    in time, or did not end in time."""
+
+    tick: int
+    local: str
+    date: str
+    state: Annotated[str, Doc("", *TICK_STATES)]
+    work: str | None
+    started_at: float | None
+    ended_at: float | None
+    late: bool
+    why: str
+
+
+class ScheduleTicks(Page[CalendarTick]):
+    """Ticks of a schedule in their order. ``today`` is the day that its time zone has now."""
+
+    items: list[CalendarTick]
+    timezone: str
+    today: str
 
 
 class SeriesState(Document):
@@ -1163,10 +1271,12 @@ class Settings(Document):
     """The settings of a fleet. Times are in seconds, sizes in bytes. Passwords in addresses are masked."""
 
     keep: float
+    keep_events: float
     large: int
     most: int
     log_limit: int
     device_bytes: int
+    artifacts: str | None
     hold: float
     lease: float
     peer_timeout: float

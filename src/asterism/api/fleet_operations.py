@@ -29,10 +29,16 @@ class ChangeSettings(Request):
     """Settings that are left out stay as they are. Times are in seconds, sizes in bytes."""
 
     keep: Seconds = None
+    keep_events: Seconds = None
     large: Size = None
     most: Size = None
     log_limit: Size = None
     device_bytes: Size = None
+    artifacts: Annotated[
+        str | None,
+        Limit(max_length=2000),
+        Doc("Where files are kept: file:///folder or s3://bucket/prefix; empty: none."),
+    ] = None
     hold: Seconds = None
     lease: Seconds = None
     peer_timeout: Seconds = None

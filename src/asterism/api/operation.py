@@ -140,16 +140,3 @@ class Operation(Generic[Parameters, Request, Answer]):
             return system.call(self, self.request(*positional, **named))
 
         return call
-
-
-def implements(
-    operation: Operation[Any, Request, Answer],
-) -> Callable[[Callable[[Any, Request], Awaitable[Answer]]], Callable[[Any, Request], Awaitable[Answer]]]:
-    """Marks the function that does an operation, so that its types are checked against the declaration."""
-
-    def mark(
-        function: Callable[[Any, Request], Awaitable[Answer]],
-    ) -> Callable[[Any, Request], Awaitable[Answer]]:
-        return function
-
-    return mark

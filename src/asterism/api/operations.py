@@ -6,7 +6,9 @@ from asterism.api import documents
 from asterism.api.batch_operations import BatchOperations
 from asterism.api.device_operations import DeviceOperations
 from asterism.api.edit_operations import EditOperations
+from asterism.api.event_operations import EventOperations
 from asterism.api.fleet_operations import FleetOperations
+from asterism.api.limit_operations import LimitOperations
 from asterism.api.operation import Operation
 from asterism.api.plan_list_operations import PlanListOperations
 from asterism.api.plan_operations import PlanOperations
@@ -29,6 +31,8 @@ class Operations(
     SeriesOperations,
     DeviceOperations,
     ScheduleOperations,
+    LimitOperations,
+    EventOperations,
     FleetOperations,
     TokenOperations,
 ):

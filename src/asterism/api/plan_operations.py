@@ -109,6 +109,24 @@ class OneTask(Request):
     task: TaskId
 
 
+MOST_BYTES = 4 << 20
+"""How much of a file one answer has at most."""
+
+
+class ListFiles(Request):
+    plan: PlanName
+    task: Annotated[Name | None, Doc("Only the files of this task.")] = None
+
+
+class ReadFile(Request):
+    plan: PlanName
+    task: TaskId
+    output: Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of an output of the task.")]
+    path: Annotated[str, Limit(min_length=1, max_length=4096), Doc("The path of one of its files.")]
+    offset: Annotated[int, Limit(ge=0, le=1 << 60)] = 0
+    limit: Annotated[int, Limit(ge=1, le=MOST_BYTES), Doc("At most so many bytes.")] = MOST_BYTES
+
+
 class ReadTaskLogs(Request):
     plan: PlanName
     task: TaskId
@@ -196,6 +214,20 @@ class PlanOperations:
     )
     explain_task = Operation(
         OneTask, documents.TaskWhy, "Why a task does not run.", "GET /plans/{plan}/tasks/{task}/why", needs=READ
+    )
+    list_files = Operation(
+        ListFiles,
+        documents.Page[documents.PlanFile],
+        "The files that tasks have made.",
+        "GET /plans/{plan}/files",
+        needs=READ,
+    )
+    read_file = Operation(
+        ReadFile,
+        documents.FilePart,
+        "A part of a file that a task has made.",
+        "GET /plans/{plan}/files/part",
+        needs=READ,
     )
     read_task_logs = Operation(
         ReadTaskLogs, documents.PlanLog, "What a task printed.", "GET /plans/{plan}/tasks/{task}/logs", needs=READ

@@ -33,7 +33,7 @@ STATUSES = (
     "ended",
 )
 CONDITIONS = ("status", "workflow", "device", "series", "batch", "search", "waiting")
-WaitingFor = Literal["device", "claim", "turn", "retry", "person", "peer"]
+WaitingFor = Literal["device", "limit", "claim", "turn", "retry", "person", "peer"]
 Keep = Literal["epoch", "original", "furthest"]
 RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
 CreationId = Annotated[

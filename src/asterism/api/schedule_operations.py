@@ -15,6 +15,9 @@ from asterism.core.json_values import JsonObject
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["skip", "queue", "replace", "allow"]
 MOST_TIMES = 1000
+MOST_TICKS = 1000
+"""How many ticks one page has at most."""
+
 LARGEST_FILE = 900_000
 
 ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
@@ -73,7 +76,22 @@ class BackfillSchedule(Request):
         int | None, Limit(ge=1), Doc("Seconds between two ticks, counted from the first; default: as scheduled.")
     ] = None
     parallel: Annotated[int, Limit(ge=1, le=100), Doc("How many plans run at once.")] = 1
+    only_missing: Annotated[bool, Doc("Leave plans alone that failed or were cancelled, instead of a retry.")] = False
     reason: Reason = ""
+
+
+class ListTicks(Request):
+    """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
+
+    schedule: ScheduleName
+    first: Annotated[
+        str | None, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01; default: 30 days ago.")
+    ] = None
+    last: Annotated[
+        str | None, Limit(max_length=40), Doc("The last day or time, which may be in the future; default: now.")
+    ] = None
+    after: Annotated[int | None, Doc("The `next` of the page before.")] = None
+    limit: Annotated[int, Limit(ge=1, le=MOST_TICKS)] = 500
 
 
 class ShowBackfill(Request):
@@ -114,6 +132,12 @@ class ScheduleOperations:
         documents.Tick,
         "Create the work of a schedule now; its times stay as they are.",
         "POST /schedules/{schedule}/run",
+    )
+    list_ticks = Operation(
+        ListTicks,
+        documents.ScheduleTicks,
+        "The ticks of a schedule with what became of them, in their order: created, skipped, missed, or still due.",
+        "GET /schedules/{schedule}/ticks",
     )
     backfill_schedule = Operation(
         BackfillSchedule,

@@ -5,6 +5,7 @@
 ``edit:PLAN``      read one plan, edit it, answer its edit cycles; ``*`` is any text, ``?`` one character
 ``operate``        ``observe``, edit every plan; submit, pause, resume, cancel and retry plans and runs; schedules
 ``series``         read series, and change them
+``event``          send events that plans wait for, and nothing else
 ``admin``          everything except to act as a device
 =================  ====================================================================================================
 
@@ -12,7 +13,7 @@ No token acts as a device: a device has a key of its own, and its access tokens 
 alone (``enrolment.py``).
 
 A request needs one of: ``observe``, ``observe plan NAME``, ``observe series``, ``edit NAME``, ``operate``, ``series``,
-``admin``; ``known`` is satisfied by every credential.
+``event``, ``admin``; ``known`` is satisfied by every credential.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from collections.abc import Collection, Iterable
 from asterism.core.errors import AsterismError
 from asterism.fleet.policy.rule_patterns import compile_pattern
 
-PLAIN = ("observe", "operate", "series", "admin")
+PLAIN = ("observe", "operate", "series", "event", "admin")
 MAX_LENGTH = 200
 
 _INCLUDES = {
     "observe": ("observe",),
-    "operate": ("observe", "edit", "operate"),
+    "operate": ("observe", "edit", "operate", "event"),
     "series": ("series",),
-    "admin": ("observe", "edit", "operate", "series", "admin"),
+    "event": ("event",),
+    "admin": ("observe", "edit", "operate", "series", "event", "admin"),
 }
 """The kinds of needs that each plain scope satisfies, whatever name they carry."""
 

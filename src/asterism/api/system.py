@@ -18,7 +18,7 @@ from asterism.api.operations import Operations
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
-    from asterism.api.local.edited_plans import EditedPlans
+    from asterism.api.local.edit_limits import EditedPlans
     from asterism.fleet.fleet import Fleet
 
 Request = TypeVar("Request")
@@ -53,7 +53,7 @@ class LocalSystem(Operations):
     @cached_property
     def edited_plans(self) -> EditedPlans:
         """The plans that are edited: their sizes and their order."""
-        from asterism.api.local.edited_plans import EditedPlans
+        from asterism.api.local.edit_limits import EditedPlans
 
         return EditedPlans()
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from asterism.base import operating_system
+from asterism.base.content_store import NAME, Content
 from asterism.base.private_file import open_plain
-
-NAME = re.compile(r"[0-9a-f]{64}")
 
 GOING = ".going"
 """The suffix of a file that is being removed."""
@@ -27,49 +25,52 @@ GOING = ".going"
 _UNFINISHED = ".new-"
 
 
-class Content(NamedTuple):
-    """What was put: its name, and its size in bytes."""
-
-    name: str
-    size: int
-
-
 class ContentFolder:
-    """``clock`` gives the times of files, ``mode`` is that of the folders."""
+    """A content store in a folder. ``clock`` gives the times of files, ``mode`` is that of the folders."""
 
     def __init__(self, folder: Path, clock: Callable[[], float], mode: Callable[[], int] = lambda: 0o700) -> None:
         self.folder, self._clock, self._mode = folder, clock, mode
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
 
     def check(self) -> None:
         """Raise what keeps the folder from being used."""
 
     def put(self, chunks: Iterable[bytes]) -> Content:
-        """Store content, piece by piece; durable when it returns. Raises OSError."""
-        self.check()
-        self._make(self.folder)
-        unfinished = self.folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
-        hashed, size = hashlib.sha256(), 0
+        unfinished, hashed, size = self.unfinished(secrets.token_hex(8)), hashlib.sha256(), 0
         try:
             with unfinished.open("xb") as file:
                 for chunk in chunks:
                     hashed.update(chunk)
                     size += len(chunk)
                     file.write(chunk)
-                path = self.path(hashed.hexdigest())
-                if not self.touch(path):
-                    self._make(path.parent)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    now = self._clock()
-                    os.utime(unfinished, (now, now))
-                    unfinished.replace(path)
-            sync_folder(path.parent)
+            self.adopt(unfinished, hashed.hexdigest())
         finally:
             unfinished.unlink(missing_ok=True)
-        return Content(path.name, size)
+        return Content(hashed.hexdigest(), size)
 
-    def open(self, name: str) -> BinaryIO | None:
-        """A file for reading; None if there is none. Raises OSError."""
+    def unfinished(self, key: str) -> Path:
+        """A file in which content is gathered before it is adopted; if nobody writes to it, ``sweep`` removes it."""
+        self.check()
+        self._make(self.folder)
+        return self.folder / f"{_UNFINISHED}{key}"
+
+    def adopt(self, unfinished: Path, name: str) -> None:
+        """Put a file that has the content of this name; durable when it returns."""
+        path = self.path(name)
+        if not self.touch(name):
+            self._make(path.parent)
+            with unfinished.open("rb+") as file:
+                os.fsync(file.fileno())
+            now = self._clock()
+            os.utime(unfinished, (now, now))
+            unfinished.replace(path)
+        sync_folder(path.parent)
+        unfinished.unlink(missing_ok=True)
+
+    def open(self, name: str, offset: int = 0) -> BinaryIO | None:
         if NAME.fullmatch(name) is None:
             return None
         self.check()
@@ -77,19 +78,22 @@ class ContentFolder:
         # a file that is being removed still exists, and stays if its remover was killed
         for place in (path, path.with_suffix(GOING), path):
             with contextlib.suppress(FileNotFoundError):
-                return open(open_plain(place), "rb")
+                handle = open_plain(place)
+                os.lseek(handle, offset, os.SEEK_SET)
+                return open(handle, "rb")
         return None
 
+    def is_new(self) -> bool:
+        return not self.folder.is_dir()
+
     def names(self, kept_before: float = float("inf")) -> Iterator[str]:
-        """Yield the names of all files; with ``kept_before``, only of those that were last put before then."""
         for path in self._files():
             name = path.name.removesuffix(GOING)
             if NAME.fullmatch(name) is not None and _kept_at(path) < kept_before:
                 yield name
 
-    def touch(self, path: Path) -> bool:
-        """Treat a file as put now, so that no process removes it. Return whether it exists."""
-        now = self._clock()
+    def touch(self, name: str) -> bool:
+        path, now = self.path(name), self._clock()
         try:
             os.utime(path, (now, now))
         except FileNotFoundError:
@@ -97,7 +101,6 @@ class ContentFolder:
         return path.exists()
 
     def remove(self, name: str, kept_before: float) -> None:
-        """Remove a file, unless another process puts it again at this moment."""
         self.check()
         path = self.path(name)
         going = path.with_suffix(GOING)
@@ -110,7 +113,6 @@ class ContentFolder:
                 going.replace(path)
 
     def sweep(self, kept_before: float) -> None:
-        """Remove unfinished files of processes that were killed."""
         self.check()
         for path in (*self.folder.glob(".*"), *self.folder.glob("??/.*")):
             if path.is_file() and _kept_at(path) < kept_before:

@@ -32,7 +32,7 @@ class Looks:
     ) -> None:
         self._clock: Clock = clock or BootClock()
         self._interval, self._timeout, self._rest = interval, timeout, rest
-        self._looks, self._began = 0, 0.0
+        self._looks, self._began, self._waited = 0, 0.0, 0.0
 
     def __aiter__(self) -> Self:
         return self
@@ -41,13 +41,16 @@ class Looks:
         if self._looks:
             if self._is_last():
                 raise StopAsyncIteration
-            await self._clock.sleep(max(self._interval, self._rest * (self._clock.time() - self._began)))
+            pause = max(self._interval, self._rest * (self._clock.time() - self._began))
+            pause = max(self._interval, min(pause, self._timeout - self._waited))
+            self._waited += pause
+            await self._clock.sleep(pause)
         self._looks += 1
         self._began = self._clock.time()
         return self._is_last()
 
     def _is_last(self) -> bool:
-        return self._looks * self._interval > self._timeout
+        return self._waited + self._interval > self._timeout
 
 
 async def first_of(*waits: Awaitable[T]) -> list[T]:

@@ -351,20 +351,21 @@ async def read_body(request: Request, bodies: Bodies, *, client: str, most: int,
     from starlette.requests import ClientDisconnect
 
     length = length_of(request, most)
-    body = bytearray()
+    came, size = list[bytes](), 0
     with bodies.reserved(client, length, each):
         now = asyncio.get_running_loop().time
         pace, parts = Pace(bodies.limits, now()), request.stream()
         try:
             async with contextlib.aclosing(parts):
                 while (part := await _next_part(parts, bodies.limits.gap, pace.late_at)) is not None:
-                    body += part
+                    came.append(part)
+                    size += len(part)
                     pace.came(len(part), now())
         except ClientDisconnect:
             raise RequestRefused(400, "the connection was closed") from None
         except TimeoutError:
-            raise RequestRefused(408, f"the request was too slow: {len(body):,} of {length:,} bytes") from None
-    return bytes(body)
+            raise RequestRefused(408, f"the request was too slow: {size:,} of {length:,} bytes") from None
+    return b"".join(came)
 
 
 async def _next_part(parts: AsyncIterator[bytes], gap: float, deadline: float) -> bytes | None:

@@ -135,9 +135,7 @@ def shorten_middle(text: str, cells: int) -> str:
     from rich.cells import cell_len, set_cell_size
 
     text = clean(text)
-    if cell_len(text) <= cells:
-        return text
-    if cells < 3:
+    if cell_len(text) <= cells or cells < 3:
         return shorten(text, cells)
     tail = set_cell_size(text[::-1], (cells - 1) // 2).strip()[::-1]
     return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"

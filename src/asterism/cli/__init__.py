@@ -9,10 +9,9 @@ command                modules
 =====================  ===============================================================================================
 run, check, show,      ``plan_file_commands``
 schema
-plan                   ``plan_commands``, ``plan_run_commands``; ``plan_execution`` runs plans, ``plan_cancel``
+plan                   ``plan_commands``; ``plan_execution`` runs plans, ``plan_watch`` follows and ``plan_cancel``
                        cancels them, ``plan_views`` prints the documents of the API
-runs                   ``runs_commands``; ``run_actions``, ``run_views``; ``runs_watch`` is the live view of
-                       ``runs watch``
+runs                   ``runs_commands``; ``run_views``; ``runs_watch`` is the live view of ``runs watch``
 workflow, fleet,       ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
 notice
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
@@ -30,9 +29,10 @@ for output ``screen`` (the terminal and its tables), and ``plan_live_view`` (a r
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
 
-To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line
-to ``_SECTIONS`` in ``main``. Both have a section in ``docs/reference/command-line.md``: ``make reference`` writes its
-table of options.
+To add a command, add an ``async`` function to the module of its group: its parameter ``system`` is where it happens,
+its other parameters are arguments, except those that an ``option`` declares. To add a group, write
+``<noun>_commands.py`` and add a line to ``_SECTIONS`` in ``main``. Both have a section in
+``docs/reference/command-line.md``: ``make reference`` writes its table of options.
 
 For scripts that run a plan in a terminal, the package offers ``Screen``, ``watched`` and ``run_until_interrupted``.
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from asterism.base.text import clean, json_text
-from asterism.cli.option_types import Function, duration_option, number_option
+from asterism.cli.option_types import Function, duration_option, number_option, option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,13 +37,21 @@ HOW_TO_CREATE_A_STORE = (
 class CommandGroup(click.Group):
     """A group that lists its commands in the order of their definition, and completes names in a shell."""
 
+    def command(  # type: ignore[override]
+        self, *names: Any, **terms: Any
+    ) -> Callable[[Callable[..., Any]], click.Command]:
+        """As of click, with what the signature of the function says: an ``async`` function whose first parameter is
+        ``system`` or ``fleet`` gets one, as with ``on_system``, and a parameter without an option is an argument."""
+        add: Callable[[Callable[..., Any]], click.Command] = super().command(*names, **terms)
+        return lambda function: add(_with_arguments(_with_place(function)))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
         if command is not None and ctx.resilient_parsing:  # a shell asks what it can complete
-            from asterism.cli.name_completion import complete_names
+            from asterism.cli.completion_commands import complete_names
 
             complete_names(command, ctx)
         return command
@@ -53,8 +61,8 @@ def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
     """Several options as one decorator, for commands that share them. The help lists them in this order."""
 
     def decorate(function: Function) -> Function:
-        for option in reversed(several):
-            function = option(function)
+        for add in reversed(several):
+            function = add(function)
         return function
 
     return decorate
@@ -87,20 +95,19 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(listed)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = option("--json", "Print JSON.", to="as_json")
 
-store_option = click.option(
-    "--store",
-    metavar="URL",
-    envvar="ASTERISM_STORE",
-    help="sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a file "
+store_option = option(
+    "--store URL",
+    "sqlite:///file.db, postgresql://…, or a server: https://… or its name; default: $ASTERISM_STORE, or a file "
     "in your data directory.",
+    envvar="ASTERISM_STORE",
 )
 
 
 def reason_option(use: str = "left as a notice") -> Callable[[Function], Function]:
     """The option of commands that change something. ``use`` says what becomes of the reason."""
-    return click.option("--reason", default="", metavar="TEXT", help=f"The reason, {use}.")
+    return option("--reason TEXT", f"The reason, {use}.", default="")
 
 
 story_reason_option = reason_option("for the story")
@@ -120,10 +127,10 @@ store_wait_option = duration_option(
 )
 
 log_options = options(
-    click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until the end. Ctrl-C stops it."),
+    option("-f --follow", "Print new lines as they come, until the end. Ctrl-C stops it."),
     duration_option("--since", help="Only lines of this last time, such as 10m."),
     number_option("--attempt", least=1, help="Only this attempt, counted from 1."),
-    click.option("--times", is_flag=True, help="Begin each line with its time and stream."),
+    option("--times", "Begin each line with its time and stream."),
 )
 """The options of the commands that print logs."""
 
@@ -159,12 +166,12 @@ def with_fleet(
     to wait for a store that cannot be reached, in seconds.
 
     Raises StoreNotFound with a hint if there is no store."""
-    return run_interruptible(_use_fleet(url, use, create, wait))
+    return run_interruptible(_used(_reached_fleet(url, create, wait), use))
 
 
-async def _use_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], create: bool, wait: float) -> Value:
-    async with await _reached_fleet(url, create, wait) as fleet:
-        return await use(fleet)
+async def _used(opening: Awaitable[Any], use: Callable[[Any], Awaitable[Value]]) -> Value:
+    async with await opening as place:
+        return await use(place)
 
 
 async def _reached_fleet(url: str | None, create: bool, wait: float) -> Fleet:
@@ -196,12 +203,7 @@ async def _reached_fleet(url: str | None, create: bool, wait: float) -> Fleet:
 
 def with_system(store: str | None, use: Callable[[System], Awaitable[Value]], *, create: bool = False) -> Value:
     """Open a store or a server, use it, and close it. With ``create`` a missing store is created."""
-
-    async def use_system() -> Value:
-        async with await open_system(store, create=create) as system:
-            return await use(system)
-
-    return run_interruptible(use_system())
+    return run_interruptible(_used(open_system(store, create=create), use))
 
 
 async def open_system(store: str | None, *, create: bool = False) -> System:
@@ -309,6 +311,24 @@ class Answer:
 
 
 Command = Callable[[Callable[..., Any]], Callable[..., int]]
+
+
+def _with_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    place = next(iter(inspect.signature(function).parameters), "")
+    if not inspect.iscoroutinefunction(function) or place not in ("system", "fleet"):
+        return function
+    options = vars(function).pop("__click_params__", [])  # the help lists them before --store and --json
+    command = on_system()(function) if place == "system" else on_fleet()(function)
+    vars(command)["__click_params__"] += options
+    return command
+
+
+def _with_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    declared = {"system", "fleet", *(option.name for option in vars(function).get("__click_params__", ()))}
+    for name, parameter in reversed(list(inspect.signature(function).parameters.items())):
+        if name not in declared and parameter.kind is not parameter.VAR_KEYWORD:
+            function = click.argument(name, required=not parameter.annotation.endswith("| None"))(function)
+    return function
 
 
 def on_system(*, create: bool = False) -> Command:

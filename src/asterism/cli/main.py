@@ -59,6 +59,8 @@ _SECTIONS = {
         "run.batch_commands:batch": "Manage runs with a common name: show, wait, cancel, retry, results.",
         "run.workflow_commands:workflow": "Define what runs execute: add, list, show, remove.",
         "run.schedule_commands:schedule": "Create runs or plans at given times: add, list, show and more.",
+        "run.limit_commands:limit": "Limit what all plans and runs use at a time, or how often.",
+        "run.event_commands:event": "Send events that plans wait for, and list them.",
         "device.device_commands:device": "Run and manage devices: join, list, show, drain, scores.",
         "fleet.fleet_commands:fleet": "Show and change the settings of a fleet; print its metrics.",
         "device.device_commands:monitor": "Monitor the devices of a fleet without executing runs.",
@@ -66,10 +68,10 @@ _SECTIONS = {
         "fleet.fleet_commands:notice": "List and follow the notices of a fleet.",
         "serve.serve_commands:serve": "Serve a store over HTTP: API, page and devices.",
         "serve.serve_commands:mcp": "Let an MCP client read, run and edit plans.",
-        "serve.login_commands:login": "Log in to a server, so that commands reach it.",
-        "serve.login_commands:logout": "Revoke the token of a login, and forget it.",
-        "serve.login_commands:whoami": "Show which server commands reach, as whom, and until when.",
-        "serve.token_commands:token": "Manage access to the server: create, list, revoke, login.",
+        "serve.access_commands:login": "Log in to a server, so that commands reach it.",
+        "serve.access_commands:logout": "Revoke the token of a login, and forget it.",
+        "serve.access_commands:whoami": "Show which server commands reach, as whom, and until when.",
+        "serve.access_commands:token": "Manage access to the server: create, list, revoke, login.",
         "fleet.peer_commands:peer": "Exchange runs with stores on other machines.",
         "store_commands:store": "Create, inspect and back up a store: init, info, check and more.",
     },
@@ -88,7 +90,9 @@ COMMANDS = tuple(
     for (module, _, name), help in ((place.partition(":"), help) for place, help in entries.items())
 )
 
-ALIASES = {f"{name}s": name for name in ("plan", "workflow", "schedule", "device", "notice", "token", "peer")}
+ALIASES = {
+    f"{name}s": name for name in ("plan", "workflow", "schedule", "event", "device", "notice", "token", "peer", "limit")
+}
 """The plural of a noun is accepted, and listed nowhere."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.cli.cli_context import options
+from asterism.cli.option_types import option
 
 if TYPE_CHECKING:
     from asterism.durable.editor_budget import Budget
@@ -47,28 +48,22 @@ def _price(text: str) -> Price:
 
 
 model_options = options(
-    click.option(
-        "--model",
-        "models",
-        multiple=True,
-        metavar="NAME",
-        help="With --editor model: the model, such as openai:gpt-5, anthropic:claude-sonnet-5-5 or openai-chat:NAME; "
+    option(
+        "--model NAME",
+        "With --editor model: the model, such as openai:gpt-5, anthropic:claude-sonnet-5-5 or openai-chat:NAME; "
         f"repeatable: the next is asked if one fails. Default: ${MODEL_VARIABLE}.",
+        to="models",
+        multiple=True,
     ),
-    click.option(
-        "--budget",
-        type=budget_limits,
-        metavar="LIMITS",
-        help="With --editor model: what it may spend: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. "
+    option(
+        "--budget LIMITS",
+        "With --editor model: what it may spend: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. "
         "A spent budget holds the plan. Default: 200calls 500tasks, each unless it is named.",
+        type=budget_limits,
     ),
-    click.option("--goal", default="", metavar="TEXT", help="With --editor model: what the plan is for."),
-    click.option(
-        "--price", type=_price, metavar="IN/OUT", help="Dollars for a million tokens, if --model is not listed."
-    ),
-    click.option(
-        "--replay", metavar="PLAN", help="With --editor model: answer from the cassette of this plan, without a model."
-    ),
+    option("--goal TEXT", "With --editor model: what the plan is for.", default=""),
+    option("--price IN/OUT", "Dollars for a million tokens, if --model is not listed.", type=_price),
+    option("--replay PLAN", "With --editor model: answer from the cassette of this plan, without a model."),
 )
 
 

@@ -50,6 +50,14 @@ def tick_text(text: str) -> str:
     return text
 
 
+def limit_use(text: str) -> tuple[str, int]:
+    """``warehouse``, or ``warehouse=2``."""
+    name, equals, number = text.partition("=")
+    if not name or (equals and not (number.isascii() and number.isdigit())):
+        raise click.BadParameter(f"{text!r} is not a valid use of a limit (examples: warehouse, warehouse=2).")
+    return name, int(number) if equals else 1
+
+
 def positive_duration(text: str) -> float:
     """A ``duration`` above zero."""
     seconds = duration(text)
@@ -202,7 +210,20 @@ def named_values(context: click.Context, option: click.Parameter, words: tuple[s
     return values
 
 
-# -- options of these types --------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def option(words: str, help: str, *, to: str | None = None, **more: Any) -> Callable[[Function], Function]:
+    """An option as the help shows it: ``--name TEXT`` takes a value, ``--newest`` is a flag. ``to`` is its parameter if
+    that is not called so; ``more`` is as for click, and a default is shown unless it is empty."""
+    names = [word for word in words.split() if word.startswith("-")]
+    value = " ".join(words.split()[len(names) :])
+    if value:
+        more["metavar"] = value
+    elif not more.keys() & {"type", "default"}:
+        more["is_flag"] = True
+    more.setdefault("show_default", bool(more.get("default")))
+    return click.option(*names, *([] if to is None else [to]), help=help, **more)
 
 
 def duration_option(

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -138,6 +138,23 @@ def table_of(
 ) -> list[Text]:
     """A table with a row for each item: each column with what it shows of one."""
     return table(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], width)
+
+
+@dataclass(frozen=True)
+class TimedTable(Generic[Item]):
+    """A table of items at a time: each column with what it shows of one."""
+
+    cells: Mapping[Column, Callable[[Item, float], Cell]]
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return tuple(self.cells)
+
+    def row(self, item: Item, now: float) -> list[Cell]:
+        return [cell(item, now) for cell in self.cells.values()]
+
+    def lines(self, items: Sequence[Item], now: float, width: int | None) -> list[Text]:
+        return table(self.columns, [self.row(item, now) for item in items], width)
 
 
 def _fit(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> list[int]:

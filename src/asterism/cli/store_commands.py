@@ -7,13 +7,14 @@ before anything is restored from it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
 import os
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
@@ -27,17 +28,17 @@ from asterism.cli.cli_context import (
     fleet_options,
     format_size,
     on_fleet,
-    on_system,
     open_fleet,
     refuse_server,
     run_interruptible,
     with_fleet,
 )
-from asterism.cli.option_types import size_option, writable_file
+from asterism.cli.option_types import option, size_option, writable_file
 from asterism.store.store_errors import StoreCorrupt, StoreNotFound
 
 if TYPE_CHECKING:
     from asterism.api.system import System
+    from asterism.base.content_store import ContentAccess
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import Store
 
@@ -77,7 +78,6 @@ def init(store: str | None, as_json: bool) -> int:
 
 
 @store.command()
-@on_system()
 async def info(system: System) -> Answer:
     """Show where the store is, and what it contains."""
     from asterism.cli.fleet.fleet_views import store_lines
@@ -101,7 +101,7 @@ def check(store: str | None, as_json: bool) -> int:
     _refuse_server(store, "check")
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
-        problems = await fleet.store.check() or await _unreadable(fleet)
+        problems = await fleet.store.check() or await _unreadable(fleet) or await _damaged_files(fleet)
         return fleet.store.url, problems, sum((await fleet.store.counts()).values())
 
     try:
@@ -122,33 +122,48 @@ async def _unreadable(fleet: Fleet) -> list[str]:
     return [f"plan {plan.name} cannot be read: {plan.why}" for plan in await unreadable_plans(fleet)]
 
 
+async def _damaged_files(fleet: Fleet) -> list[str]:
+    """Files of tasks that are missing or damaged."""
+    from asterism.execution.artifacts import ArtifactProblem
+    from asterism.fleet import kept_files
+
+    used = await kept_files.manifests(fleet.store)
+    if not used:
+        return []
+    try:
+        content = await fleet.artifacts()
+        return await asyncio.to_thread(lambda: list(kept_files.problems(content, used)))
+    except (ArtifactProblem, OSError) as error:
+        return [f"the files of tasks cannot be read: {error}"]
+
+
 @store.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=writable_file)
 @fleet_options
 def backup(file: Path, store: str | None, as_json: bool) -> int:
     """Write a consistent backup of the store to FILE.
 
-    FILE has a JSON document on each line, and is compressed if its name ends in .gz. The fleet continues to work. FILE
-    appears when it is complete, and only you can read it. It can be restored into a store of any kind."""
+    FILE has a JSON document on each line, also for the files of tasks, and is compressed if its name ends in .gz. The
+    fleet continues to work. FILE appears when it is complete, and only you can read it. It can be restored into a store
+    of any kind."""
     _refuse_server(store, "backup")
 
-    async def write(fleet: Fleet) -> int:
-        return await write_backup(fleet.store, file)
+    async def write(fleet: Fleet) -> tuple[int, int]:
+        return await write_backup(fleet.store, file, fleet.artifacts)
 
     try:
-        runs = with_fleet(store, write)
+        runs, missing = with_fleet(store, write)
     except OSError as error:
-        raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"{clean(str(file))} cannot be written: {error.strerror or error}") from None
     written = file.stat().st_size
     text = f"{clean(str(file))}: {plural(runs, 'run')}, {format_size(written)}."
-    return Answer({"file": str(file), "runs": runs, "size": written}, text).print(as_json)
+    notes = [f"{plural(missing, 'file')} of tasks {'is' if missing == 1 else 'are'} missing."] if missing else []
+    return Answer({"file": str(file), "runs": runs, "size": written}, text, notes).print(as_json)
 
 
 @store.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--keep-devices", is_flag=True, help="Keep enrolled devices that were not revoked at the time of the backup."
-)
+@option("--keep-devices", "Keep enrolled devices that were not revoked at the time of the backup.")
 @size_option(
     "--line-limit",
     str(LONGEST_LINE),
@@ -167,7 +182,10 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
     async def read(fleet: Fleet) -> Answer:
         from asterism.fleet.joinable_devices import DEVICES
 
-        runs = await fleet.store.load(_lines(file, line_limit), keep_devices=keep_devices)
+        files = _FilesAfter(file, line_limit)
+        runs = await fleet.store.load(files.records(), keep_devices=keep_devices)
+        if files.any:
+            await _restore_files(fleet, file, line_limit)
         enrolled = await fleet.store.registers(DEVICES)
         kept, revoked = (
             [
@@ -201,8 +219,14 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
 # -- backup files ------------------------------------------------------------------------------------------------------
 
 
-async def write_backup(store: Store, path: Path) -> int:
-    """Write a consistent snapshot of the store. Returns the number of runs. Raises OSError."""
+async def write_backup(
+    store: Store, path: Path, artifacts: Callable[[], Awaitable[ContentAccess]] | None = None
+) -> tuple[int, int]:
+    """Write a consistent snapshot of the store, and the files of its tasks from where ``artifacts`` opens them. Returns
+    the number of runs, and of files that are missing. Raises OSError, and ArtifactProblem."""
+    from asterism.cli.backup_files import BackedUpFiles
+
+    used = BackedUpFiles()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
     os.close(handle)
     try:
@@ -212,13 +236,17 @@ async def write_backup(store: Store, path: Path) -> int:
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 lines += 1
                 runs += "run" in line
+                used.note(line)
+            for line in used.lines(await artifacts()) if used and artifacts is not None else ():
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                lines += 1
             file.write(json.dumps({END: lines}) + "\n")
         _publish(Path(name), path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-    return runs
+    return runs, used.missing
 
 
 def check_backup(path: Path, limit: int) -> None:
@@ -283,9 +311,31 @@ def _length(file: TextIO, read: int) -> str:
     return f"more than {format_size(most)}"
 
 
-async def _lines(path: Path, limit: int) -> AsyncIterator[Mapping[str, Any]]:
-    for line in read_backup(path, limit):
-        yield line
+class _FilesAfter:
+    """The records of a backup. ``any`` says whether files of tasks come after them, once all are read."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path, self._limit, self.any = path, limit, False
+
+    async def records(self) -> AsyncIterator[Mapping[str, Any]]:
+        for line in read_backup(self._path, self._limit):
+            if "content" in line:
+                self.any = True
+            else:
+                yield line
+
+
+async def _restore_files(fleet: Fleet, path: Path, limit: int) -> None:
+    """Put the files of tasks where the restored store has them."""
+    from asterism.cli.backup_files import restore_files
+    from asterism.execution.artifacts import ArtifactProblem
+
+    try:
+        content = await fleet.artifacts()
+        await asyncio.to_thread(restore_files, read_backup(path, limit), content)
+    except (ArtifactProblem, OSError) as error:
+        where = clean(str(path))
+        raise click.ClickException(f"The records of {where} are restored, but not its files: {error}") from None
 
 
 def _open(path: Path, mode: Literal["rt", "wt"], *, gzip_it: bool) -> TextIO:

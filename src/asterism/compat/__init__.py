@@ -3,9 +3,10 @@
 ``asterism.compat.galaxy`` and ``asterism.compat.orion`` export the same classes under their two sets of names; every
 other module is shared and internal. A program written against the published documents runs after changing its imports.
 
-- Types and names: ``vocabulary`` (enumerations, events, refusals; Galaxy, Orion, private names).
+- Types and names: ``vocabulary`` (enumerations, events, refusals; Galaxy, Orion, private names), and
+  ``documented_names``, those that Galaxy and Orion share.
 - The plan: ``documented_plan`` (the plan itself), ``task_star`` (tasks), ``task_star_line`` (dependencies),
-  ``plan_records`` (JSON), ``plan_analysis`` (read-only figures).
+  ``plan_records`` (JSON).
 - Editing: ``plan_editor``, with undo and redo.
 - Running: ``plan_orchestrator`` runs a plan on an Orchestrator with the lock policy ``global``; ``managed_devices``
   adapts a device manager and assigns devices; ``synchronizer`` waits for the answers of agents and merges them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -17,9 +17,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from asterism.compat import manual_progress, plan_records
-from asterism.compat.plan_analysis import Analysis
-from asterism.compat.plan_records import JsonForm, TaskConstellationSchema
+from asterism.compat import manual_progress
+from asterism.compat.plan_records import JsonForm, TaskConstellationSchema, as_json, items_of, read_moment
 from asterism.compat.task_star import TaskStar, changes_of, moment
 from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
 from asterism.compat.vocabulary import (
@@ -28,6 +27,7 @@ from asterism.compat.vocabulary import (
     ConstellationState,
     Naming,
     ReadOnly,
+    TaskStatus,
     refuse,
     refusing,
 )
@@ -47,16 +47,23 @@ from asterism.core.plan.edits import (
     UpdateTask,
     addition_of,
 )
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import Node, descendants
 from asterism.core.plan.node_records import own_copy
+from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.status import ENDED_STATES
 from asterism.core.plan.task import Dependency
 
 KEPT_VERSIONS = 32
 """The number of versions written as JSON whose outlines are stored, to merge copies that come back."""
 
+_WRITTEN = (
+    *("name", "state", "lineage", "metadata", "created_at", "updated_at"),
+    *("execution_start_time", "execution_end_time", "execution_duration"),
+)
+"""The attributes of a plan that are written as JSON."""
 
-class DocumentedPlan(Analysis, JsonForm):
+
+class DocumentedPlan(JsonForm):
     """The common part of TaskConstellation and TaskOrion."""
 
     naming: ClassVar[Naming] = GALAXY
@@ -223,9 +230,6 @@ class DocumentedPlan(Analysis, JsonForm):
         self._claim(star)
         self._touch()
 
-    make_star = staticmethod(TaskStar.from_dict)
-    make_line = staticmethod(TaskStarLine.from_dict)
-
     def update_tasks(self, changes: Mapping[str, Mapping[str, Any]]) -> Applied:
         """Change documented fields of several tasks, all or none."""
         with refusing():
@@ -344,9 +348,7 @@ class DocumentedPlan(Analysis, JsonForm):
     def _with_status(self, status: core.TaskStatus) -> list[TaskStar]:
         return [self._star(node) for node in self.plan.nodes.values() if node.status is status]
 
-    def get_modifiable_tasks(self) -> list[TaskStar]:
-        """The tasks that have not started."""
-        return self._with_status(core.PENDING)
+    get_modifiable_tasks = get_pending_tasks
 
     def is_task_modifiable(self, task_id: str) -> bool:
         node = self.plan.nodes.get(task_id)
@@ -423,6 +425,92 @@ class DocumentedPlan(Analysis, JsonForm):
             star.complete_with_failure(error)
         return [self.handle(child) for child in manual_progress.newly_ready(star.node)]
 
+    # -- analysis ------------------------------------------------------------------------------------------------------
+
+    def validate_dag(self) -> tuple[bool, list[str]]:
+        """Whether it can run, and the problems. Cycles and unknown tasks need no check: adding them is refused."""
+        errors = [
+            f"the condition {d.when!r} on {d.source!r} -> {d.target!r}: {problem}"
+            for d in self.plan.dependencies
+            if d.when is not None and (problem := self.conditions.check(d.when)) is not None
+        ]
+        return not errors, errors
+
+    def has_cycle(self) -> bool:
+        """Always False: a dependency that would close a cycle is refused when it is added."""
+        return False
+
+    def get_topological_order(self) -> list[str]:
+        return self.plan.topological()
+
+    # -- paths and parallelism -----------------------------------------------------------------------------------------
+
+    def get_longest_path(self) -> tuple[int, list[str]]:
+        """The number of tasks on the longest chain, and the chain."""
+        path = list(_in_tasks(self.plan).path)
+        return len(path), path
+
+    def get_critical_path_length_with_time(self) -> tuple[float, list[str]]:
+        """The seconds of the longest chain, and the chain; 0 seconds before every task has ended."""
+        if not self.is_complete():
+            return 0.0, []
+        shape = parallelism(self.plan.nodes)
+        return shape.critical_path, list(shape.path)
+
+    def get_max_width(self) -> int:
+        """The most tasks that could run at once."""
+        return _in_tasks(self.plan).width
+
+    def get_total_work(self) -> float:
+        """The sum of the tasks' durations in seconds."""
+        return sum(node.worked for node in self.plan.nodes.values() if node.ended_at is not None)
+
+    def get_parallelism_metrics(self) -> JsonObject:
+        """L, W and W/L: in seconds when every task has ended, in tasks before that."""
+        timed = self.is_complete() and len(self.plan) > 0
+        shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
+        number = float if timed else int
+        return {
+            "critical_path_length": number(shape.critical_path),
+            "total_work": number(shape.work),
+            "parallelism_ratio": shape.ratio,
+            "calculation_mode": "actual_time" if timed else "node_count" if len(self.plan) else "empty",
+            "critical_path_tasks": list(shape.path),
+            "max_width": shape.width,
+        }
+
+    def get_statistics(self) -> JsonObject:
+        plan = self.plan
+        shape = _in_tasks(plan)
+        metrics = self.get_parallelism_metrics()
+        return {
+            self.naming.id_key: plan.id,
+            "name": self.name,
+            "state": self.state.value,
+            "total_tasks": len(plan),
+            "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
+            "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
+            "longest_path_length": len(shape.path),
+            "longest_path_tasks": list(shape.path),
+            "max_width": shape.width,
+            "critical_path_length": metrics["critical_path_length"],
+            "total_work": metrics["total_work"],
+            "parallelism_ratio": metrics["parallelism_ratio"],
+            "parallelism_calculation_mode": metrics["calculation_mode"],
+            "critical_path_tasks": metrics["critical_path_tasks"],
+            "execution_duration": self.execution_duration,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+        }
+
+    # -- plain text ----------------------------------------------------------------------------------------------------
+
+    def display_dag(self, mode: str = "overview") -> None:
+        """Print it: ``overview``, ``topology``, ``details`` or ``execution``. Raises ValueError for another mode."""
+        if mode not in _MODES:
+            raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        print("\n".join([_headline(self), *_MODES[mode](self)]))
+
     # -- copies --------------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Self:
@@ -497,15 +585,37 @@ class DocumentedPlan(Analysis, JsonForm):
         self._written[self.plan.version] = Outline.of(self.plan)
         while len(self._written) > KEPT_VERSIONS:
             del self._written[next(iter(self._written))]
-        return plan_records.plan_to_dict(self)
+        return {
+            self.naming.id_key: self.plan_id,
+            "version": self.plan.version,
+            "tasks": {task_id: star.to_dict() for task_id, star in self.tasks.items()},
+            "dependencies": {line.line_id: line.to_dict() for line in self.lines},
+            **{name: as_json(getattr(self, name)) for name in _WRITTEN},
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read data in the form of ``to_dict``. Raises ValueError with the problem."""
         made = cls(data.get(cls.naming.id_key), data.get("name"))
         with refusing():
-            plan_records.fill_plan(made, data)
+            made._fill(data)
         return made
+
+    def _fill(self, data: Mapping[str, Any]) -> None:
+        """Put tasks and lines into an empty plan. The lines are linked directly, not by an edit: an edit could not add
+        a dependency to a task that has started."""
+        self.metadata = dict(data.get("metadata") or {})
+        self.lineage, self.stamp = data.get("lineage") or self.lineage, data.get("version")
+        if data.get("created_at"):
+            self.created_at = read_moment(data["created_at"])
+        for item in items_of(data.get("tasks")):
+            self.add_with_progress(TaskStar.from_dict(item))
+        for item in items_of(data.get("dependencies")):
+            line = TaskStarLine.from_dict(item)
+            edge = line.dependency
+            over = self.plan.node(edge.source).status in core.TERMINAL
+            self.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
+            self.lines.add(line)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"
@@ -521,3 +631,68 @@ class DocumentedPlan(Analysis, JsonForm):
     _execution_end_time = ReadOnly("execution_end_time", "use complete_execution")
     _created_at = ReadOnly("created_at", "it is when the plan was made")
     _updated_at = ReadOnly("updated_at", "it is when the plan last changed")
+
+    def _are_dependencies_satisfied(self, task_id: str) -> bool:
+        node = self.plan.nodes.get(task_id)
+        return node is not None and not node.open
+
+    def _would_create_cycle(self, from_task_id: str, to_task_id: str) -> bool:
+        return _reaches(self.plan, to_task_id, from_task_id)
+
+
+def _in_tasks(plan: Constellation) -> Parallelism:
+    """The parallelism, with every task counted as one."""
+    return parallelism(plan.nodes, dict.fromkeys(plan.nodes, 1.0))
+
+
+def _reaches(plan: Constellation, start: str, goal: str) -> bool:
+    """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
+    if start == goal or start not in plan.nodes:
+        return start == goal
+    return plan.nodes.get(goal) in descendants(plan.nodes[start])
+
+
+def _headline(documented: DocumentedPlan) -> str:
+    counts = f"{documented.task_count} tasks, {documented.dependency_count} dependencies"
+    return f"{documented.name} ({documented.state.value}): {counts}"
+
+
+def _overview(documented: DocumentedPlan) -> Iterator[str]:
+    counts = documented.get_statistics()["task_status_counts"]
+    yield "  " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "no task")
+
+
+def _topology(documented: DocumentedPlan) -> Iterator[str]:
+    for task_id in documented.get_topological_order():
+        lines = documented.get_task_dependencies(task_id)
+        after = [f"{line.from_task_id} ({line.dependency_type.value})" for line in lines]
+        yield f"  {task_id}" + (f" <- {', '.join(after)}" if after else "")
+
+
+def _details(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
+        device = task.target_device_id or "any device"
+        yield f"  {task.task_id}: {task.name}, {task.status.value}, priority {task.priority.name}, {device}"
+        if task.description:
+            yield f"    {task.description}"
+        if task.error is not None:
+            yield f"    error: {task.error}"
+
+
+def _execution(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
+        took = task.execution_duration
+        yield f"  {task.task_id}: {task.status.value}" + ("" if took is None else f" after {took:.2f} s")
+
+
+def _in_order(documented: DocumentedPlan) -> Iterator[TaskStar]:
+    tasks = documented.tasks
+    return (tasks[task_id] for task_id in documented.get_topological_order())
+
+
+_MODES: dict[str, Callable[[DocumentedPlan], Iterator[str]]] = {
+    "overview": _overview,
+    "topology": _topology,
+    "details": _details,
+    "execution": _execution,
+}

@@ -5,36 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.compat import documented_names
+from asterism.compat.documented_names import *  # noqa: F403 - its __all__ says which
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import EventBus, get_event_bus
 from asterism.compat.managed_devices import PlanRegistry
-from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
+from asterism.compat.plan_editor import PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
-from asterism.compat.plan_records import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.plan_records import TaskConstellationSchema
 from asterism.compat.session_observers import PlanProgressObserver, SessionMetricsObserver
 from asterism.compat.synchronizer import PlanSynchronizer
-from asterism.compat.task_star import TaskStar
-from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
     GALAXY,
-    AgentEvent,
     Alias,
     ConstellationEvent,
-    ConstellationState,
-    DependencyType,
-    DeviceEvent,
-    DeviceType,
-    Event,
-    EventType,
-    ExecutionResult,
-    IEventObserver,
-    IEventPublisher,
-    ModificationRejected,
     ReadOnly,
-    TaskConfiguration,
-    TaskEvent,
-    TaskPriority,
-    TaskStatus,
 )
 from asterism.core.json_values import JsonObject
 
@@ -136,7 +120,7 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
 
 class ConstellationModificationSynchronizer(PlanSynchronizer):
     naming = GALAXY
-    _current_constellation = Alias("current_plan")
+    _current_constellation = Alias("_current", write="set_current")
     _current_constellation_id = ReadOnly("current_id", "it is the id of _current_constellation")
 
     async def _handle_constellation_event(self, event: ConstellationEvent) -> None:
@@ -154,35 +138,14 @@ class ConstellationProgressObserver(PlanProgressObserver):
 
 
 __all__ = [
-    "AgentEvent",
-    "CommandExecutionError",
     "ConstellationEditor",
     "ConstellationEvent",
     "ConstellationManager",
     "ConstellationModificationSynchronizer",
     "ConstellationProgressObserver",
-    "ConstellationState",
-    "DependencyType",
-    "DeviceEvent",
-    "DeviceType",
-    "Event",
-    "EventBus",
-    "EventType",
-    "ExecutionResult",
-    "IEventObserver",
-    "IEventPublisher",
-    "ModificationRejected",
     "SessionMetricsObserver",
-    "TaskConfiguration",
     "TaskConstellation",
     "TaskConstellationOrchestrator",
     "TaskConstellationSchema",
-    "TaskEvent",
-    "TaskPriority",
-    "TaskStar",
-    "TaskStarLine",
-    "TaskStarLineSchema",
-    "TaskStarSchema",
-    "TaskStatus",
-    "get_event_bus",
 ]
+__all__ += documented_names.__all__

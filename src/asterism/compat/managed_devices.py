@@ -159,32 +159,26 @@ class PlanRegistry:
 
     def listed(self) -> list[JsonObject]:
         return [
-            {
-                self.naming.id_key: plan_id,
-                "name": live.name,
-                "state": live.state.value,
-                "task_count": live.task_count,
-                "dependency_count": live.dependency_count,
-                "metadata": metadata,
-            }
-            for plan_id, (live, metadata) in self._plans.items()
+            {**self._head(plan_id), "task_count": live.task_count, "dependency_count": live.dependency_count}
+            for plan_id, (live, _) in self._plans.items()
         ]
+
+    def _head(self, plan_id: str) -> JsonObject:
+        live, metadata = self._plans[plan_id]
+        return {self.naming.id_key: plan_id, "name": live.name, "state": live.state.value, "metadata": metadata}
 
     async def status(self, plan_id: str) -> JsonObject | None:
         """Progress of a registered plan; None if it is not registered."""
         if plan_id not in self._plans:
             return None
-        live, metadata = self._plans[plan_id]
+        live, _ = self._plans[plan_id]
         return {
-            self.naming.id_key: plan_id,
-            "name": live.name,
-            "state": live.state.value,
+            **self._head(plan_id),
             "statistics": live.get_statistics(),
             "ready_tasks": _ids(live.get_ready_tasks()),
             "running_tasks": _ids(live.get_running_tasks()),
             "completed_tasks": _ids(live.get_completed_tasks()),
             "failed_tasks": _ids(live.get_failed_tasks()),
-            "metadata": metadata,
         }
 
     # -- devices -------------------------------------------------------------------------------------------------------

@@ -5,37 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat import session_observers
+from asterism.compat import documented_names, session_observers
+from asterism.compat.documented_names import *  # noqa: F403 - its __all__ says which
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import EventBus, get_event_bus
 from asterism.compat.managed_devices import PlanRegistry
-from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
+from asterism.compat.plan_editor import PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
-from asterism.compat.plan_records import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.plan_records import TaskOrionSchema
 from asterism.compat.session_observers import PlanProgressObserver
 from asterism.compat.synchronizer import PlanSynchronizer
-from asterism.compat.task_star import TaskStar
-from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
     ORION,
-    AgentEvent,
     Alias,
     ConstellationState,
-    DependencyType,
-    DeviceEvent,
-    DeviceType,
-    Event,
-    EventType,
-    ExecutionResult,
-    IEventObserver,
-    IEventPublisher,
-    ModificationRejected,
     OrionEvent,
     ReadOnly,
-    TaskConfiguration,
-    TaskEvent,
-    TaskPriority,
-    TaskStatus,
 )
 from asterism.core.json_values import JsonObject
 
@@ -139,7 +123,7 @@ class TaskOrionOrchestrator(PlanOrchestrator):
 
 class OrionModificationSynchronizer(PlanSynchronizer):
     naming = ORION
-    _current_orion = Alias("current_plan")
+    _current_orion = Alias("_current", write="set_current")
     _current_orion_id = ReadOnly("current_id", "it is the id of _current_orion")
 
     async def _handle_orion_event(self, event: OrionEvent) -> None:
@@ -161,18 +145,6 @@ class OrionProgressObserver(PlanProgressObserver):
 
 
 __all__ = [
-    "AgentEvent",
-    "CommandExecutionError",
-    "DependencyType",
-    "DeviceEvent",
-    "DeviceType",
-    "Event",
-    "EventBus",
-    "EventType",
-    "ExecutionResult",
-    "IEventObserver",
-    "IEventPublisher",
-    "ModificationRejected",
     "OrionEditor",
     "OrionEvent",
     "OrionManager",
@@ -180,16 +152,8 @@ __all__ = [
     "OrionProgressObserver",
     "OrionState",
     "SessionMetricsObserver",
-    "TaskConfiguration",
-    "TaskEvent",
     "TaskOrion",
     "TaskOrionOrchestrator",
     "TaskOrionSchema",
-    "TaskPriority",
-    "TaskStar",
-    "TaskStarLine",
-    "TaskStarLineSchema",
-    "TaskStarSchema",
-    "TaskStatus",
-    "get_event_bus",
 ]
+__all__ += documented_names.__all__

@@ -171,39 +171,22 @@ class CommandInvoker:
         self.undone.clear()
 
 
-_COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]] = {
-    "add_task": ("task", "Add a task", lambda editor: lambda task_data: editor.add_task(task_data)),
-    "remove_task": ("task", "Remove a task and its dependencies", lambda editor: editor.remove_task),
-    "update_task": ("task", "Change fields of a task", lambda editor: editor.update_task),
-    "add_dependency": (
-        "dependency",
-        "Add a dependency",
-        lambda editor: lambda dependency_data: editor.add_dependency(dependency_data),
-    ),
-    "remove_dependency": ("dependency", "Remove a dependency", lambda editor: editor.remove_dependency),
-    "update_dependency": ("dependency", "Change fields of a dependency", lambda editor: editor.update_dependency),
-    "build_{noun}": ("bulk", "Add all tasks and dependencies of a configuration", lambda editor: editor.build),
-    "clear_{noun}": ("bulk", "Remove all tasks and dependencies", lambda editor: editor.clear),
-    "load_{noun}": ("file", "Read a plan from a JSON file", lambda editor: editor.load),
-    "save_{noun}": ("file", "Write the plan to a JSON file", lambda editor: editor.save),
+_COMMANDS = {
+    "add_task": ("task", "Add a task"),
+    "remove_task": ("task", "Remove a task and its dependencies"),
+    "update_task": ("task", "Change fields of a task"),
+    "add_dependency": ("dependency", "Add a dependency"),
+    "remove_dependency": ("dependency", "Remove a dependency"),
+    "update_dependency": ("dependency", "Change fields of a dependency"),
+    "build_{noun}": ("bulk", "Add all tasks and dependencies of a configuration"),
+    "clear_{noun}": ("bulk", "Remove all tasks and dependencies"),
+    "load_{noun}": ("file", "Read a plan from a JSON file"),
+    "save_{noun}": ("file", "Write the plan to a JSON file"),
 }
-"""Name -> category, description, and the method."""
+"""Name -> category and description. The method of that name without the noun executes it."""
 
-
-def described_commands(naming: Naming) -> dict[str, dict[str, str]]:
-    return {
-        name.format(noun=naming.noun): {"category": category, "description": description}
-        for name, (category, description, _) in _COMMANDS.items()
-    }
-
-
-def find_command(editor: PlanEditor, name: str) -> Callable[..., Any]:
-    """The method of a command. Raises ValueError for an unknown name."""
-    for known, (_, _, call) in _COMMANDS.items():
-        if known.format(noun=editor.naming.noun) == name:
-            return call(editor)
-    raise ValueError(f"there is no command {name!r}; the commands are {', '.join(described_commands(editor.naming))}")
-
+_DATA = {"task_data": "task", "dependency_data": "dependency"}
+"""The documented name of an argument of a command -> its name in the method."""
 
 logger = logging.getLogger("asterism.compat.editor")
 
@@ -434,22 +417,19 @@ class PlanEditor:
 
     def load(self, file_path: str) -> DocumentedPlan:
         """Replace the edited plan by that of a JSON file. ``undo`` returns to the previous plan."""
-        with _executing():
-            loaded = self.plan_class.from_json(file_path=file_path)
-        return self._swap(loaded, f"Load {self.naming.noun}: {Path(file_path).name}")
+        return self._swap(lambda: self.plan_class.from_json(file_path=file_path), Path(file_path).name)
 
     def load_from_dict(self, data: Mapping[str, Any]) -> DocumentedPlan:
-        with _executing():
-            loaded = self.plan_class.from_dict(data)
-        return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
+        return self._swap(lambda: self.plan_class.from_dict(data))
 
     def load_from_json_string(self, json_string: str) -> DocumentedPlan:
-        with _executing():
-            loaded = self.plan_class.from_json(json_string)
-        return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
+        return self._swap(lambda: self.plan_class.from_json(json_string))
 
-    def _swap(self, loaded: DocumentedPlan, description: str) -> DocumentedPlan:
-        command = SwapCommand(f"load_{self.naming.noun}", description, self._put, self.plan, loaded)
+    def _swap(self, read: Callable[[], DocumentedPlan], source: str = "") -> DocumentedPlan:
+        with _executing():
+            loaded = read()
+        noun = self.naming.noun
+        command = SwapCommand(f"load_{noun}", f"Load {noun}: {source or loaded.name}", self._put, self.plan, loaded)
         return self._execute(command, lambda: self.plan)
 
     def _put(self, plan: DocumentedPlan) -> None:
@@ -459,18 +439,17 @@ class PlanEditor:
 
     def undo(self) -> bool:
         """Undo the last command. False if there is none; CommandExecutionError if the plan has changed since."""
-        with _executing():
-            command = self.invoker.undo()
-        if command is not None:
-            self._notify("undo", command.description)
-        return command is not None
+        return self._moved("undo", self.invoker.undo)
 
     def redo(self) -> bool:
         """Redo the last undone command. False if there is none."""
+        return self._moved("redo", self.invoker.redo)
+
+    def _moved(self, what: str, move: Callable[[], Command | None]) -> bool:
         with _executing():
-            command = self.invoker.redo()
+            command = move()
         if command is not None:
-            self._notify("redo", command.description)
+            self._notify(what, command.description)
         return command is not None
 
     def can_undo(self) -> bool:
@@ -530,20 +509,25 @@ class PlanEditor:
     # -- commands by name ----------------------------------------------------------------------------------------------
 
     def list_available_commands(self) -> dict[str, dict[str, str]]:
-        return described_commands(self.naming)
+        return {
+            name.format(noun=self.naming.noun): {"category": category, "description": description}
+            for name, (category, description) in _COMMANDS.items()
+        }
 
     def get_command_categories(self) -> list[str]:
-        return sorted({about["category"] for about in described_commands(self.naming).values()})
+        return sorted({category for category, _ in _COMMANDS.values()})
 
     def get_command_metadata(self, name: str) -> dict[str, str] | None:
-        return described_commands(self.naming).get(name)
+        return self.list_available_commands().get(name)
 
     def execute_command_by_name(self, name: str, **arguments: Any) -> Any:
         """Call the command of that name, with its arguments by name. Raises ValueError for an unknown name."""
         with _executing():
-            call = find_command(self, name)
+            if name not in (known := self.list_available_commands()):
+                raise ValueError(f"there is no command {name!r}; the commands are {', '.join(known)}")
+        call = getattr(self, name.removesuffix(f"_{self.naming.noun}"))
         try:
-            return call(**arguments)
+            return call(**{_DATA.get(argument, argument): value for argument, value in arguments.items()})
         except TypeError as error:
             raise CommandExecutionError([Violation(None, "malformed", f"{name}: {error}")]) from error
 
@@ -574,7 +558,7 @@ def _renamed(star: TaskStar, task_id: str) -> TaskStar:
 
 def _redrawn(line: TaskStarLine, prefix: str) -> TaskStarLine:
     """A copy of a line, between the renamed tasks."""
-    twin = TaskStarLine(
+    return TaskStarLine(
         prefix + line.from_task_id,
         prefix + line.to_task_id,
         line.dependency_type,
@@ -582,4 +566,3 @@ def _redrawn(line: TaskStarLine, prefix: str) -> TaskStarLine:
         line.condition_evaluator,
         metadata=line.metadata,
     )
-    return twin

@@ -26,6 +26,7 @@ from asterism.compat.synchronizer import PlanSynchronizer, merge_copy
 from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import (
     GALAXY,
+    Alias,
     DeviceEvent,
     DeviceManager,
     Event,
@@ -354,16 +355,8 @@ class PlanOrchestrator:
     def event_bus(self) -> Any:
         return self._event_bus
 
-    @property
-    def _device_manager(self) -> DeviceManager | None:
-        return self.registry.device_manager
-
-    @_device_manager.setter
-    def _device_manager(self, value: DeviceManager | None) -> None:
-        self.registry.device_manager = value
-
     def set_device_manager(self, device_manager: DeviceManager) -> None:
-        self._device_manager = device_manager
+        self.registry.device_manager = device_manager
 
     def set_modification_synchronizer(self, synchronizer: Any) -> None:
         """From the next run on, dispatch nothing while the synchronizer waits for an answer. Any object with the
@@ -450,9 +443,9 @@ class PlanOrchestrator:
         return None if untouched(self, name) else getattr(self, name)
 
     def _manager(self) -> DeviceManager:
-        if self._device_manager is None:
+        if self.registry.device_manager is None:
             raise ValueError("there is no device manager: use set_device_manager first")
-        return self._device_manager
+        return self.registry.device_manager
 
     def _admit(self, live: DocumentedPlan) -> None:
         if not isinstance(live, DocumentedPlan):
@@ -524,6 +517,7 @@ class PlanOrchestrator:
         runs = self._runs.values()
         return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
 
+    _device_manager = Alias("registry.device_manager")
     _execution_tasks = ReadOnly("running_tasks", "tasks are started by the orchestrator alone")
 
 

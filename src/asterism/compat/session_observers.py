@@ -12,7 +12,6 @@ from asterism.compat.vocabulary import (
     GALAXY,
     TASK_ENDS,
     Event,
-    EventType,
     IEventObserver,
     Naming,
     TaskEvent,
@@ -48,22 +47,15 @@ class SessionMetricsObserver(IEventObserver):
         }
 
     async def on_event(self, event: Event) -> None:
+        what = event.event_type.value.rpartition("_")[2]
         if isinstance(event, TaskEvent):
-            if event.event_type is EventType.TASK_STARTED:
+            if what == "started":
                 self._task_started(event)
-            elif event.event_type is EventType.TASK_COMPLETED:
-                self._task_ended(event, "completed_tasks")
-            elif event.event_type is EventType.TASK_FAILED:
-                self._task_ended(event, "failed_tasks")
-        elif isinstance(event, self.naming.event):
-            for what, handle in (
-                ("started", self._plan_started),
-                ("completed", self._plan_ended),
-                ("failed", self._plan_ended),
-                ("modified", self._plan_modified),
-            ):
-                if event.event_type is self.naming.event_type(what):
-                    handle(event, getattr(event, self.naming.id_key))
+            elif event.event_type in TASK_ENDS:
+                self._task_ended(event, f"{what}_tasks")
+        elif isinstance(event, self.naming.event) and event.event_type is self.naming.event_type(what):
+            handlers = {"started": self._plan_started, "modified": self._plan_modified}
+            handlers.get(what, self._plan_ended)(event, getattr(event, self.naming.id_key))
 
     # -- counters -----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,6 +36,7 @@ from asterism.compat.event_bus import PromptObserver, runs_on, untouched
 from asterism.compat.vocabulary import (
     GALAXY,
     TASK_ENDS,
+    Alias,
     Event,
     ModificationRejected,
     Naming,
@@ -260,6 +261,11 @@ class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
         """Stop waiting for all of them."""
         self._pending.expire(self._pending.ends)
 
+    def replace(self, futures: Mapping[str, asyncio.Future[bool]]) -> None:
+        """Wait for these instead."""
+        self.clear()
+        self.update(futures)
+
     def __repr__(self) -> str:
         return repr(dict(self))
 
@@ -438,12 +444,7 @@ class PlanSynchronizer(PromptObserver):
         """The latest plan: the live plan, or an agent's copy that is not merged yet."""
         return self._current
 
-    @property
-    def current_plan(self) -> DocumentedPlan | None:
-        return self.current()
-
-    @current_plan.setter
-    def current_plan(self, new: DocumentedPlan | None) -> None:
+    def set_current(self, new: DocumentedPlan | None) -> None:
         """Set an agent's copy, to be merged before the plan continues; None if there is nothing to merge."""
         if new is not None and not isinstance(new, DocumentedPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
@@ -487,33 +488,10 @@ class PlanSynchronizer(PromptObserver):
     def current_id(self) -> str | None:
         return None if self._current is None else self._current.plan_id
 
-    @property
-    def _pending_modifications(self) -> MutableMapping[str, Any]:
-        return self.pending.by_task
-
-    @_pending_modifications.setter
-    def _pending_modifications(self, value: MutableMapping[str, Any]) -> None:
-        self.pending.by_task.clear()
-        self.pending.by_task.update(value)
-
-    @property
-    def _modification_timeout(self) -> float:
-        return self.pending.timeout
-
-    @_modification_timeout.setter
-    def _modification_timeout(self, value: float) -> None:
-        self.set_modification_timeout(value)
-
-    @property
-    def _stats(self) -> dict[str, int]:
-        return self.pending.stats
-
-    @_stats.setter
-    def _stats(self, value: dict[str, int]) -> None:
-        self.pending.stats.update(value)
-
-    def _is_state_more_advanced(self, state1: TaskStatus, state2: TaskStatus) -> bool:
-        return is_more_advanced(state1, state2)
+    _pending_modifications = Alias("pending.by_task", write="pending.by_task.replace")
+    _modification_timeout = Alias("pending.timeout", write="set_modification_timeout")
+    _stats = Alias("pending.stats", write="pending.stats.update")
+    _is_state_more_advanced = staticmethod(is_more_advanced)
 
 
 def _same(plan: DocumentedPlan, other: DocumentedPlan) -> bool:

@@ -7,12 +7,13 @@ reading looks at the node and its task, writing is an edit that the plan may ref
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from uuid import uuid4
 
-from asterism.compat import manual_progress, plan_records
-from asterism.compat.plan_records import JsonForm, TaskStarSchema
+from asterism.compat import manual_progress
+from asterism.compat.plan_records import JsonForm, TaskStarSchema, as_json, read_moment
 from asterism.compat.vocabulary import (
     TERMINAL,
     Alias,
@@ -46,24 +47,40 @@ Value = TypeVar("Value")
 RETRY_DELAY = 0.1
 """The first delay before a task is tried again, in seconds; it doubles from attempt to attempt."""
 
-_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "description": ("description", lambda value: value),
-    "task_description": ("description", lambda value: value),
-    "timeout": ("timeout", lambda value: value),
-    "retry_count": ("retries", lambda value: value),
-    "priority": ("priority", lambda value: Priority(member(TaskPriority, value))),
-    "target_device_id": ("device", lambda value: value),
+_FIELDS = {
+    "description": "description",
+    "task_description": "description",
+    "timeout": "timeout",
+    "retry_count": "retries",
+    "priority": "priority",
+    "target_device_id": "device",
 }
-"""Documented name -> field of the core's task, and the conversion of its value."""
+"""Documented name -> field of the core's task."""
 
-_DATA: dict[str, Callable[[Any], Any]] = {
-    "name": lambda value: value,
+_DATA = ("name", "tips", "device_type", "task_data", "expected_output_type")
+"""Fields stored inside ``data``, because the core's task does not have them."""
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "priority": lambda value: Priority(member(TaskPriority, value)),
     "tips": lambda value: None if value is None else tuple(value),
     "device_type": lambda value: None if value is None else member(DeviceType, value),
     "task_data": lambda value: own_copy(dict(value)) if value else NOTHING,
-    "expected_output_type": lambda value: value,
 }
-"""Fields stored inside ``data``, because the core's task does not have them."""
+"""How a documented value is stored, if not as it is."""
+
+_GIVEN = (
+    *("task_id", "name", "description", "tips", "target_device_id", "device_type", "priority", "timeout"),
+    *("retry_count", "task_data", "expected_output_type"),
+)
+"""The fields of a task in JSON that are also arguments of its constructor."""
+
+_TOLD = (
+    *("status", "error", "execution_start_time", "execution_end_time", "execution_duration"),
+    *("created_at", "updated_at"),
+)
+"""The fields that tell its progress."""
+
+_TIMES = {"started_at": "execution_start_time", "ended_at": "execution_end_time"}
 
 
 def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,8 +89,9 @@ def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         known = ", ".join(sorted({*_FIELDS, *_DATA}))
         raise ValueError(f"a task has no field {', '.join(map(repr, unknown))}; its fields are {known}")
-    changes = {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in fields.items() if name in _FIELDS}
-    data = {name: _DATA[name](value) for name, value in fields.items() if name in _DATA}
+    stored = {name: _CONVERSIONS[name](value) if name in _CONVERSIONS else value for name, value in fields.items()}
+    changes = {_FIELDS[name]: value for name, value in stored.items() if name in _FIELDS}
+    data = {name: value for name, value in stored.items() if name in _DATA}
     if data:
         changes["data"] = {**task.data, **data}
     if "device_type" in data:
@@ -169,7 +187,6 @@ class TaskStar(JsonForm):
         config: TaskConfiguration | None = None,
     ) -> None:
         task_id = task_id or str(uuid4())
-        kind = None if device_type is None else member(DeviceType, device_type)
         delay = RETRY_DELAY
         if config is not None:  # it takes precedence over the other arguments
             timeout, retry_count = config.timeout or timeout, config.retry_count or retry_count
@@ -178,25 +195,20 @@ class TaskStar(JsonForm):
         invalid = invalid_values(timeout, retry_count)
         self._errors: list[str] = []
         self._begin(datetime.now(UTC))
-        self.detach(
-            Task(
-                task_id,
-                description=description,
-                priority=Priority(member(TaskPriority, priority)),
-                retries=0 if "retry_count" in invalid else retry_count,
-                backoff=delay,
-                timeout=None if "timeout" in invalid else timeout,
-                device=target_device_id,
-                needs=needs_of(kind),
-                data={
-                    "name": name or f"task_{task_id[:8]}",
-                    "tips": None if tips is None else tuple(tips),
-                    "device_type": kind,
-                    "task_data": _DATA["task_data"](task_data),
-                    "expected_output_type": expected_output_type,
-                },
-            )
-        )
+        fields = {
+            "description": description,
+            "priority": priority,
+            "retry_count": 0 if "retry_count" in invalid else retry_count,
+            "timeout": None if "timeout" in invalid else timeout,
+            "target_device_id": target_device_id,
+            "name": name or f"task_{task_id[:8]}",
+            "tips": tips,
+            "device_type": device_type,
+            "task_data": task_data,
+            "expected_output_type": expected_output_type,
+        }
+        task = Task(task_id, backoff=delay)
+        self.detach(replace(task, **changes_of(task, fields)))
         self.invalid = invalid
 
     # -- where it belongs ----------------------------------------------------------------------------------------------
@@ -204,10 +216,6 @@ class TaskStar(JsonForm):
     def _begin(self, created: datetime) -> None:
         self.invalid = {}
         self._created, self._edited = created, created
-
-    def restore(self, created: datetime, edited: datetime) -> None:
-        """Set the times of its creation and last edit, read from a record."""
-        self._created, self._edited = created, edited
 
     def bind(self, plan: Constellation, node: Node, home: DocumentedPlan | None) -> None:
         self._plan, self._node, self._home = plan, node, home
@@ -459,13 +467,32 @@ class TaskStar(JsonForm):
 
     def to_dict(self) -> JsonObject:
         """Everything as JSON data. A result that JSON cannot hold is written as text."""
-        return plan_records.star_to_dict(self)
+        fields = {name: as_json(getattr(self, name)) for name in (*_GIVEN, *_TOLD)}
+        return {**fields, "result": as_json(self.node.value), "current_retry": self.retries_used}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read a task that ``to_dict`` wrote, with its progress; it is in no constellation."""
+        given = {name: data[name] for name in _GIVEN if data.get(name) not in (None, "")}
         with refusing():
-            return plan_records.star_from_dict(cls, data)
+            star = cls(**{"description": data.get("task_description") or "", **given})
+            star._read_progress(data)
+        return star
+
+    def _read_progress(self, data: Mapping[str, Any]) -> None:
+        if data.get("created_at"):
+            self._created = read_moment(data["created_at"])
+            self._edited = read_moment(data.get("updated_at") or data["created_at"])
+        status = member(TaskStatus, data.get("status") or TaskStatus.PENDING)
+        pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
+        facts: dict[str, Any] = {"attempts": (data.get("current_retry") or 0) + (not pending)}
+        if not pending:
+            facts |= {"status": core.TaskStatus(status), "device": manual_progress.BY_HAND, "value": data.get("result")}
+            facts["error"] = RuntimeError(data["error"]) if data.get("error") else None
+            for fact in ("started_at", "ended_at"):
+                when = data.get(_TIMES[fact])
+                facts[fact] = None if when is None else read_moment(when).timestamp()
+        manual_progress.write(self.plan, self.node, facts)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id!r} {self.status}>"

@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
-from asterism.compat import plan_records
-from asterism.compat.plan_records import JsonForm, TaskStarLineSchema
+from asterism.compat.plan_records import JsonForm, TaskStarLineSchema, as_json, read_moment
 from asterism.compat.vocabulary import (
     Alias,
     DependencyType,
@@ -52,6 +51,17 @@ class LineRecord(NamedTuple):
     created: datetime
     edited: datetime
 
+
+_GIVEN = (
+    *("from_task_id", "to_task_id", "dependency_type", "condition_description", "condition_evaluator", "line_id"),
+    *("metadata", "condition"),
+)
+"""The fields of a line in JSON that are also arguments of its constructor, and its function."""
+
+_WRITTEN = (
+    *(name for name in _GIVEN if name != "condition_evaluator"),
+    *("last_evaluation_result", "last_evaluation_time", "created_at", "updated_at"),
+)
 
 Pair = tuple[str, str]
 """The tasks of a line: from, to."""
@@ -169,15 +179,7 @@ class TaskStarLine(JsonForm):
     def to_task_id(self) -> str:
         return self._ends[1]
 
-    @property
-    def source_task_id(self) -> str:
-        """The same as ``from_task_id``."""
-        return self._ends[0]
-
-    @property
-    def target_task_id(self) -> str:
-        """The same as ``to_task_id``."""
-        return self._ends[1]
+    source_task_id, target_task_id = from_task_id, to_task_id
 
     @property
     def dependency(self) -> Dependency:
@@ -338,10 +340,6 @@ class TaskStarLine(JsonForm):
         self._id = str(uuid4())
         self.record = self.record._replace(line_id=self._id)
 
-    def restore(self, created: datetime, edited: datetime, evaluated: tuple[bool, datetime] | None) -> None:
-        """Set what a record says of its times and its last evaluation."""
-        self._created, self._edited, self._evaluated = created, edited, evaluated
-
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStarLine:
         return self.detached_copy()
 
@@ -349,12 +347,23 @@ class TaskStarLine(JsonForm):
 
     def to_dict(self) -> JsonObject:
         """Everything as JSON data; a function by its name, under ``condition``."""
-        return plan_records.line_to_dict(self)
+        return {**{name: as_json(getattr(self, name)) for name in _WRITTEN}, "is_satisfied": self.is_satisfied()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read a line that ``to_dict`` wrote; it is in no plan. Its function has to be set again."""
-        return plan_records.line_from_dict(cls, data)
+        for end in ("from_task_id", "to_task_id"):
+            if not data.get(end):
+                raise ValueError(f"a line needs {end!r}: {dict(data)!r:.200}")
+        line = cls(**{name: data[name] for name in _GIVEN if data.get(name)})
+        verdict, when = data.get("last_evaluation_result"), data.get("last_evaluation_time")
+        if verdict is not None:
+            line._evaluated = (bool(verdict), read_moment(when) if when else datetime.now(UTC))
+        if data.get("created_at"):
+            line._created = line._edited = read_moment(data["created_at"])
+        if data.get("updated_at"):
+            line._edited = read_moment(data["updated_at"])
+        return line
 
     def __repr__(self) -> str:
         return f"<TaskStarLine {self.from_task_id!r} -> {self.to_task_id!r} {self._type}>"

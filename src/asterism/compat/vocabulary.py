@@ -316,17 +316,21 @@ ORION = Naming("orion", OrionEvent)
 
 
 class Alias:
-    """A private name for a public attribute: reading and writing go there, with all its checks."""
+    """A private name for a public attribute: reading and writing go there, with all its checks. ``write`` names the
+    method that takes a new value, if it is not just set."""
 
-    def __init__(self, public: str) -> None:
-        self._public = public
-        self._read = attrgetter(public)
+    def __init__(self, public: str, write: str | None = None) -> None:
+        self._read, self._write = attrgetter(public), write
+        self._owner, _, self._name = f".{public}".rpartition(".")
 
     def __get__(self, thing: Any, owner: type) -> Any:
         return self if thing is None else self._read(thing)
 
     def __set__(self, thing: Any, value: Any) -> None:
-        setattr(thing, self._public, value)
+        if self._write is not None:
+            attrgetter(self._write)(thing)(value)
+        else:
+            setattr(attrgetter(self._owner[1:])(thing) if self._owner else thing, self._name, value)
 
 
 class ReadOnly:

@@ -11,6 +11,7 @@ An error with a file name in this list is defined there::
     ├── InvalidWorkflow           a workflow contradicts itself
     ├── RunRefused                the state of a run does not allow a step; carries its story
     │   └── Fenced                the caller does not own the run, or no longer
+    ├── PlanFailed                a plan, or a task whose result is wanted, did not complete
     ├── EditRejected              an edit batch was not applied; carries every violation
     ├── InvalidTransition         the state of a task does not allow a step; carries its story
     ├── RecordedError             an error that was read back from a record
@@ -41,12 +42,15 @@ An error with a file name in this list is defined there::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from asterism.core.history import Entry
+
+SHOWN_REASONS = 5
+"""How many tasks the message of PlanFailed names."""
 
 
 class AsterismError(Exception):
@@ -97,6 +101,17 @@ class InvalidTask(PlanError, ValueError):
     def __init__(self, message: str, problems: Sequence[FieldProblem] = ()) -> None:
         self.problems = tuple(problems)
         super().__init__(message)
+
+
+class PlanFailed(AsterismError):
+    """A plan, or a task whose result is wanted, did not complete. ``reasons`` says of each task how it ended, by id;
+    its first error is the cause of this one."""
+
+    def __init__(self, what: str, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        shown = [f"{task!r} {reason}" for task, reason in list(self.reasons.items())[:SHOWN_REASONS]]
+        more = len(self.reasons) - len(shown)
+        super().__init__("; ".join([what, *shown, *([f"and {more} more"] if more else [])]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +196,7 @@ class RecordedError(AsterismError):
 SENTENCE_ERRORS = frozenset(
     {
         *("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson", "TooLarge"),
-        *("NoDevice", "DeviceLost", "NotExpandable", "ElementsFailed"),
+        *("NoDevice", "DeviceLost", "NotExpandable", "ElementsFailed", "WaitFailed"),
     }
 )
 """Errors of work whose message is a sentence of ours: people see it without the name of the type."""

@@ -19,9 +19,9 @@ from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_rules import names_devices
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
-from asterism.core.plan.known_devices import names_devices
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.outcomes import was_executed

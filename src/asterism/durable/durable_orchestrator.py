@@ -18,6 +18,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.core.errors import AlreadyRunning
@@ -41,6 +42,7 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
+from asterism.durable.plan_files import check_place, readable_files
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_summaries import ENDED
 from asterism.fleet.device.agent import DeviceAgent
@@ -48,6 +50,7 @@ from asterism.fleet.device.membership import DeviceNameTaken, measure
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
+from asterism.fleet.stored_limits import check_plan_limits
 from asterism.orchestrator.edit_cycles import Answer, editor_of
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
@@ -148,6 +151,8 @@ class DurableOrchestrator(PlanCommands):
         Raises ConstellationExists, NotJson if another process could not execute a task, and what ``run_stored``
         raises."""
         check_storable(plan)
+        await check_plan_limits(self.fleet.store, plan)
+        await check_place(self.fleet, plan)
         recorded = RecordedConstellation.of(plan)
         recorded.author = self.fleet.by
         self.options.prepare(recorded, assignments)
@@ -223,18 +228,20 @@ class DurableOrchestrator(PlanCommands):
         if not stored.head.ended:
             await cancel_runs(self.fleet, stored.plan.id)
         await record_end(self.fleet.store, stored)
-        return Result(stored.plan, stored.lock.history, None, stored.lock.policy)
+        artifacts = await readable_files(self.fleet)
+        return Result(stored.plan, stored.lock.history, None, stored.lock.policy, artifacts=artifacts)
 
     # -- hooks for subclasses ------------------------------------------------------------------------------------------
 
     async def own(self, stored: StoredConstellation, member: FleetMembership) -> Result:
         """Run a plan as its owner. A subclass may override this to see the whole time of ownership."""
         name = stored.plan.id
+        options = replace(self.plan_options(stored.plan), artifacts=await readable_files(self.fleet))
         ownership = self._owned[name] = Ownership(
             self.fleet,
             self._device,
             self.scheduler,
-            self.plan_options(stored.plan),
+            options,
             self.events,
             self._random,
             member,

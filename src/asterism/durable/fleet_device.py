@@ -24,16 +24,19 @@ from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject, is_short, plain_json
+from asterism.core.limits import check_uses, uses_text
+from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.journal import BegunRun, EndedRun, RecordedConstellation
-from asterism.core.plan.known_devices import KnownDevices
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
+from asterism.core.plan.task_files import handles_files
 from asterism.core.run import transitions
 from asterism.core.run.outcomes import attempts_of, was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run
 from asterism.core.run.workflow import Workflow
+from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
 from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
@@ -41,13 +44,15 @@ from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.large_values import call_apart
 from asterism.execution.task_inputs import MissingInput
-from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, TICK_INPUT
-from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
+from asterism.execution.working_folder import InputFiles
+from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
+from asterism.fleet.device.run_inputs import CONSTANTS, MANIFEST, is_secret, literal
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
-from asterism.orchestrator.devices import Work
+from asterism.fleet.stored_limits import read_limits
+from asterism.orchestrator.devices import Work, input_files
 from asterism.orchestrator.execution import timed
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
@@ -129,7 +134,7 @@ class PlanWorkflows:
 
     async def of(self, task: Task, journal: JournalWriter) -> Workflow:
         """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
-        if task.http is not None or task.env or task.agent is not None:
+        if task.http is not None or task.env or task.agent is not None or handles_files(task):
             flow = self._new(task, journal)  # only the whole workflow tells whether it is known
         else:
             shape = (
@@ -181,6 +186,7 @@ def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
         retries=task.retries,
         backoff=task.backoff,
         agent=task.agent,
+        outputs=dict(task.outputs) if handles_files(task) else None,
         **run_terms,
     )
 
@@ -212,6 +218,8 @@ class FleetDevice:
     can: frozenset[str] = frozenset()
     keeps_time = True
     """The timeout of a task counts from the moment at which a device begins it."""
+
+    holds_limits = True
 
     def __init__(self, fleet: Fleet, slots: int, run_terms: Mapping[str, Any]) -> None:
         self.fleet, self.slots, self._terms = fleet, slots, run_terms
@@ -278,6 +286,7 @@ class FleetDevice:
             raise DeviceUnavailable(ended.error or "")
         _record_end(plan.journal.plan, work, ended, self.fleet.store.clock())
         if ended.status is COMPLETED:
+            work.files = ended.files
             if blob_of(ended.output) is None:
                 return ended.output
             return await until_available(self.fleet.clock, lambda: self.fleet.output(ended))
@@ -289,7 +298,9 @@ class FleetDevice:
         the store."""
         flow = await plan.workflows.of(work.task, plan.journal)
         run = await self._new_run(work, plan, flow)
-        unwritten = await self._begin_here(run, flow, work, plan) if work.task.call is not None else None
+        # what uses limits or has files needs a run in the store: only its grant holds them
+        at_once = work.task.call is not None and run.uses is None and flow.outputs is None
+        unwritten = await self._begin_here(run, flow, work, plan) if at_once else None
         if unwritten is None:
             run = await self._place(run, flow, work, plan)
         else:
@@ -393,7 +404,9 @@ class FleetDevice:
 
     async def _new_run(self, work: Work, plan: PlanRuns, flow: Workflow, now: float | None = None) -> Run:
         """A new run for an execution, with its input."""
-        node = plan.journal.plan.nodes.get(work.task.id)
+        node, uses = plan.journal.plan.nodes.get(work.task.id), work.task.uses
+        if uses:
+            check_uses(await until_available(self.fleet.clock, lambda: read_limits(self.fleet.store)), uses)
         if now is None:
             now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
         try:
@@ -412,6 +425,7 @@ class FleetDevice:
             key=_key(work),
             priority=_urgency(plan.journal.plan, work),
             device=work.task.device,
+            uses=uses_text(uses),
             traceparent=current_traceparent(),
         )
 
@@ -531,7 +545,7 @@ def _run_input(work: Work) -> dict[str, Any]:
     function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
     reference to a secret is marked as a literal."""
     task, results = work.task, work.results
-    filled = _filled(task.inputs, results) if task.inputs else NOTHING
+    filled = _filled(task.inputs, results, input_files(work)) if task.inputs else NOTHING
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
     placed: dict[str, Any] = {}
     renamed = False
@@ -564,12 +578,14 @@ def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
     return [_referring_to_inputs(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs with the results that they refer to."""
+def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any], files: Mapping[str, InputFiles]) -> dict[str, Any]:
+    """Inputs with the results and the files that they refer to."""
     references = task_inputs.References(results, task_inputs.NO_SECRETS)
     filled = {}
     for name, value in inputs.items():
-        if type(value) not in CONSTANTS and not is_secret(value):
+        if name in files:
+            value = {**value, MANIFEST: files[name].manifest}
+        elif type(value) not in CONSTANTS and not is_secret(value):
             value = literal(references.fill(value, name))
         filled[name] = value
     return filled

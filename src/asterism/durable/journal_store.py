@@ -48,6 +48,7 @@ from asterism.orchestrator.plan_mask import mask_conditions
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
+    FILE_USES,
     PLANS,
     ExpectRegister,
     PlanRow,
@@ -491,8 +492,8 @@ async def store_results(
     store: Store, plan: RecordedConstellation, number: int, steps: Sequence[Step]
 ) -> list[PutRegister]:
     """Put the large results of the steps of record ``number`` into blobs; the steps then have references to them, and
-    so has the next snapshot. Returns the writes that keep the blobs for as long as the plan: they belong to the commit
-    of the record."""
+    so has the next snapshot. Returns the writes that keep the blobs, and the files of tasks, for as long as the plan:
+    they belong to the commit of the record."""
     for step in steps:
         if step[0] == "finish" and len(step) == FINISH_LENGTH and not is_small(step[4]):
             reference = await put_large(store, step[4], LARGEST_INLINE)
@@ -500,8 +501,9 @@ async def store_results(
                 plan.stored[step[1]] = step[4], StoredValue(reference)
                 step[4:] = [None, *step[5:], reference]
     references = [step[FINISH_LENGTH] for step in steps if _is_stored(step)]
-    keys = (f"{BLOB_USES}plan/{plan.id}/{number:012d}/{index:06d}" for index in range(len(references)))
-    return [PutRegister(key, reference, None) for key, reference in zip(keys, references, strict=True)]
+    kept = [(BLOB_USES, index, reference) for index, reference in enumerate(references)]
+    kept += [(FILE_USES, index, {"manifest": step[2]}) for index, step in enumerate(steps) if step[0] == "files"]
+    return [PutRegister(f"{use}plan/{plan.id}/{number:012d}/{index:06d}", value, None) for use, index, value in kept]
 
 
 async def fetch_results(store: Store, steps: Sequence[Step]) -> None:

@@ -42,6 +42,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.retention import PREFIX
+from asterism.fleet.sent_events import TAKEN
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import (
     PLAN_REQUESTS,
@@ -371,6 +372,8 @@ class JournalWriter:
             return ReloadRequired(f"another process has written or changed {conflict.what}")
         if conflict.what.removeprefix("register ").startswith(PLAN_REQUESTS):
             return ReloadRequired(f"{conflict.what} was withdrawn before it was answered")
+        if conflict.what.removeprefix("register ").startswith(TAKEN):
+            return ReloadRequired("another plan of its file has taken the event")
         return OwnershipLost(f"another process continues plan {self.head.name!r} ({conflict.what} has changed)")
 
     async def _is_written(self, number: int) -> bool:

@@ -23,6 +23,7 @@ from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.approval_requests import APPROVE, REFUSE
 from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
+from asterism.durable.awaited_world import AwaitedWorld
 from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
@@ -189,7 +190,7 @@ class Ownership:
             stage = functools.partial(_stage_approvals, journal)
             records = functools.partial(read_records, store, stored.head, journal.stage, stage)
             approvals = await until_available(clock, records)
-            execution = self._start(stored, journal, owner, approvals, trace)
+            execution, world = self._start(stored, journal, owner, approvals, trace)
             self.running = RunningPlan(agent.name, execution, journal, owner, PlanMask(stored.plan))
             self._started.set()
             if stored.head.cancelling or cancel is not None:
@@ -198,6 +199,7 @@ class Ownership:
                 execution.pause()
             jobs = [
                 asyncio.create_task(self._follow_requests(self.running, pause)),
+                asyncio.create_task(world.follow()),
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
@@ -223,7 +225,7 @@ class Ownership:
         owner: object,
         approvals: ApprovalRecords,
         trace: PlanTrace | None,
-    ) -> Execution:
+    ) -> tuple[Execution, AwaitedWorld]:
         plan, lock = stored.plan, stored.lock
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
@@ -232,12 +234,13 @@ class Ownership:
         set_terms(execution.waiting, stored.head)
         execution.waiting.save = approvals.save
         execution.waiting.restore(approvals.edits)
+        world = execution.awaiting.world = AwaitedWorld(self._fleet.store, journal, execution)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
         else:
             execution.take_over()
-        return execution
+        return execution, world
 
     async def _leave(
         self, name: str, journal: JournalWriter, execution: Execution | None, jobs: list[asyncio.Task[None]]

@@ -33,9 +33,9 @@ from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, AsterismError, EditRejected, PlanError, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
+from asterism.core.plan.edit_rules import names_devices
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
-from asterism.core.plan.known_devices import names_devices
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head

@@ -38,9 +38,11 @@ from asterism.durable.journal_store import (
     read_head,
     unstarted,
 )
+from asterism.durable.plan_files import check_place
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SCHEDULES, decode
+from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write
 
@@ -58,7 +60,9 @@ async def submit_plan(
     """Store a plan under its id, or under the first of ``names`` that is free, to be run by a plan runner.
     ``options`` are those of its edits and runs, ``file`` is the name of its plan file. Raises ConstellationExists,
     PlanError for a name that cannot be stored, and NotJson if another process could not execute a task."""
+    await check_place(fleet, plan)
     store = fleet.store
+    await check_plan_limits(store, plan)
     document = {**plan_document(plan, policy, fleet.by), "params": plain_json(dict(params), "params"), "file": file}
     document["terms"] = dict(options)
 

@@ -4,7 +4,7 @@
                        fleet (``fleet/device/executor.py``)
 ``task_inputs``        the inputs of a task: values, references and templates
 ``command_inputs``     the inputs of a command as variables and files
-``artifacts``          the files that tasks make, in a folder of files that are named by their content
+``artifacts``          the files that tasks make, in a store of content that is named by its hash
 ``working_folder``     the working folder of a task with files: input files in it, outputs kept from it
 ``processes``          commands as child processes
 ``process_guard``      starts child processes, and kills those of a process that dies or is frozen

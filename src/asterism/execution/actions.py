@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import JsonObject, SizeLimit
+from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.command_inputs import InputVariable
 from asterism.execution.http_requests import RequestJudge, send_request
@@ -41,6 +42,10 @@ class CommandFiles:
     hear: Callable[[int, bytes], None]
     folder: Path | None = None
     admission: Admission | None = None
+
+
+OF_OTHER_WORK = ("ASTERISM_PLAN", "ASTERISM_TASK", *VARIABLES.values())
+"""Variables that say for what a command works. A process that is itself a task of a plan does not pass its own on."""
 
 
 class Attempt:
@@ -137,7 +142,9 @@ class Attempt:
         """The variables of a process that executes the action."""
         work = self.action.shell or " ".join(self.action.argv or ())
         bare = command_inputs.bare_variables(texts, work, self.is_bare)
-        inherited = self.inherited()
+        inherited = {**self.inherited()}
+        for name in OF_OTHER_WORK:
+            inherited.pop(name, None)
         variables: dict[str, str | InputVariable] = {**bare, **inherited, **(bare if self.inputs_win else {})}
         return {
             **variables,

@@ -1,7 +1,7 @@
-"""Artifacts: the files that tasks make, in a folder of files that are named by their content (base/content_folder.py).
+"""Artifacts: the files that tasks make, in a store of content that is named by its hash (base/content_store.py).
 
 The outputs of one execution have a manifest, which lists the path, size, hash and mode of each file. The manifest is
-kept in the same folder, so its hash names all the files: that hash is what a plan records. Files are streamed, whatever
+kept in the same place, so its hash names all the files: that hash is what a plan records. Files are streamed, whatever
 their size, and verified when they are read. A link that leaves the working folder is refused.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentAccess
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import path_problem
@@ -43,12 +44,29 @@ class FileEntry(NamedTuple):
 
 
 class StoredFile(NamedTuple):
-    """A file that a task has made. ``location`` is where its content can be read."""
+    """A file that a task has made."""
 
     path: str
     size: int
     sha256: str
-    location: Path
+    mode: int
+    artifacts: Artifacts
+
+    def part(self, offset: int, limit: int) -> bytes:
+        """At most ``limit`` bytes from ``offset`` on, not verified. Raises ArtifactProblem and OSError."""
+        with self.artifacts.open_file(self, offset) as file:
+            return file.read(limit)
+
+    def open(self) -> BinaryIO:
+        """Open it for reading, without a check of its hash. Raises ArtifactProblem and OSError."""
+        return self.artifacts.open_file(self)
+
+    def read(self) -> bytes:
+        """Its content, verified. Raises ArtifactProblem and OSError."""
+        with self.open() as file:
+            data = file.read()
+        self.artifacts.verify(hashlib.sha256(data), self)
+        return data
 
 
 Manifest = Mapping[str, tuple[FileEntry, ...]]
@@ -56,18 +74,18 @@ Manifest = Mapping[str, tuple[FileEntry, ...]]
 
 
 class Artifacts:
-    """The artifacts in a folder. Without one they are in a temporary folder, which lasts as long as this object."""
+    """The artifacts in ``content``. Without it they are in a temporary folder, which lasts as long as this object."""
 
-    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(self, content: ContentAccess | None = None) -> None:
+        self._content = content
 
     @cached_property
-    def content(self) -> ContentFolder:
-        folder = self._folder
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="asterism-files-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return ContentFolder(folder, self._clock)
+    def content(self) -> ContentAccess:
+        if self._content is not None:
+            return self._content
+        folder = tempfile.mkdtemp(prefix="asterism-files-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return ContentFolder(Path(folder), time.time)
 
     # -- to keep -----------------------------------------------------------------------------------------------------
 
@@ -103,13 +121,20 @@ class Artifacts:
         return {output: tuple(FileEntry(*entry) for entry in entries) for output, entries in json.loads(data).items()}
 
     def stored_files(self, name: str) -> dict[str, tuple[StoredFile, ...]]:
-        """The files of a manifest, with the places where they can be read. Raises ArtifactProblem."""
+        """The files of a manifest, to be read. Raises ArtifactProblem."""
         return {
-            output: tuple(
-                StoredFile(entry.path, entry.size, entry.sha256, self.content.path(entry.sha256)) for entry in entries
-            )
+            output: tuple(StoredFile(*entry, self) for entry in entries)
             for output, entries in self.manifest(name).items()
         }
+
+    def open_file(self, entry: FileEntry | StoredFile, offset: int = 0) -> BinaryIO:
+        """Open the content of a file for reading, from byte ``offset`` on. Raises ArtifactProblem and OSError."""
+        return self._open(entry.sha256, f"the file {entry.path!r}", offset)
+
+    def verify(self, hashed: hashlib._Hash, entry: FileEntry | StoredFile) -> None:
+        """Compare a file that was read with its hash. Raises ArtifactProblem."""
+        if hashed.hexdigest() != entry.sha256:
+            raise self._damaged(f"the file {entry.path!r}", entry.sha256)
 
     def place(self, entry: FileEntry, root: Path, check: Callable[[], None] = lambda: None) -> None:
         """Write a file to its path below ``root``, and verify it. Raises ArtifactProblem, FileExistsError, OSError."""
@@ -117,24 +142,26 @@ class Artifacts:
             raise ArtifactProblem(f"the path {entry.path!r} of a file of a task leaves its folder")
         target, hashed = root / entry.path, hashlib.sha256()
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._open(entry.sha256, f"the file {entry.path!r}") as source, target.open("xb") as file:
+        with self.open_file(entry) as source, target.open("xb") as file:
             for chunk in chunks_of(source, check):
                 hashed.update(chunk)
                 file.write(chunk)
-        if hashed.hexdigest() != entry.sha256:
+        try:
+            self.verify(hashed, entry)
+        except ArtifactProblem:
             target.unlink()
-            raise self._damaged(f"the file {entry.path!r}", entry.sha256)
+            raise
         target.chmod(entry.mode)
 
-    def _open(self, name: str, what: str) -> BinaryIO:
-        file = self.content.open(name)
+    def _open(self, name: str, what: str, offset: int = 0) -> BinaryIO:
+        file = self.content.open(name, offset)
         if file is None:
-            raise ArtifactProblem(f"{what} is not in {self.content.folder}: it was removed there; restore {name}")
+            raise ArtifactProblem(f"{what} is not in {self.content.location}: it was removed there; restore {name}")
         return file
 
     def _damaged(self, what: str, name: str) -> ArtifactProblem:
-        path = self.content.path(name)
-        return ArtifactProblem(f"{what} is damaged: {path} does not match its hash; restore it from a backup")
+        where = f"{name} in {self.content.location}"
+        return ArtifactProblem(f"{what} is damaged: {where} does not match its hash; restore it from a backup")
 
 
 def matching_files(root: Path, name: str, pattern: str) -> Iterator[str]:

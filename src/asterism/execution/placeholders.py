@@ -19,11 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from asterism.base.cel.cel_constants import NAMESPACES, with_constants
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.awaited import with_zone
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
 from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
@@ -191,6 +193,23 @@ def _fill_inputs(task: Task, scope: Scope) -> JsonObject:
     return inputs
 
 
+def _fill_wait(wait: Mapping[str, Any], scope: Scope) -> JsonObject:
+    """A time without an offset is in the time zone of the tick, once there is a tick."""
+    filled = {name: fill_text(value, scope) if isinstance(value, str) else value for name, value in wait.items()}
+    if "until" in filled and scope.get("tick.zone"):
+        filled["until"] = with_zone(filled["until"], _zone(scope["tick.zone"]))
+    return filled
+
+
+def _zone(name: str) -> tzinfo:
+    """The time zone of a tick, by its name or its offset."""
+    if name[0] in "+-":
+        return datetime.fromisoformat(f"2000-01-01T00:00{name}").tzinfo or UTC
+    from asterism.base.cron import time_zone
+
+    return UTC if name == "UTC" else time_zone(name)
+
+
 def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
     """The task with the values of ``scope`` in place of its placeholders, under another id if one is given. Raises
     UnknownPlaceholder, and InvalidExpression for an expression that names an unknown parameter."""
@@ -208,4 +227,6 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         skip_if_unchanged=None if task.skip_if_unchanged is None else _fill_paths(task.skip_if_unchanged, scope),
         agent=None if task.agent is None else _fill_agent(task.agent, scope),
         outputs={name: fill_text(path, scope) for name, path in task.outputs.items()},
+        uses={fill_text(name, scope): amount for name, amount in task.uses.items()},
+        wait_for=None if task.wait_for is None else _fill_wait(task.wait_for, scope),
     )

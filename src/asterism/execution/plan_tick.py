@@ -39,7 +39,7 @@ def with_tick(plan: Constellation, tick: TickValues | str) -> Constellation:
 
 def tasks_with_tick(plan: Constellation) -> Iterator[str]:
     """The tasks that need a tick, by id."""
-    stand_in = dict.fromkeys(TICK_PATHS, "")
+    stand_in = {**dict.fromkeys(TICK_PATHS, ""), **tick_on_request("1970-01-02"), "tick.zone": ""}
     for node in plan.nodes.values():
         conditions = [dependency.when for dependency in node.parents.values() if dependency.when is not None]
         if (

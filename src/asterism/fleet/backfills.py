@@ -25,7 +25,7 @@ from asterism.core.schedule.backfill import (
     ticks_between,
 )
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
-from asterism.core.schedule.tick_values import parse_time
+from asterism.core.schedule.tick_values import parse_time, time_until
 from asterism.core.schedule.ticks import NextTick, interval_ticks
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
@@ -57,9 +57,6 @@ BETWEEN_PASSES = 1.0
 TICKS_PER_TURN = 20
 """How many ticks are counted in one turn of the event loop: those of a cron expression take long."""
 
-LAST_SECOND = 86_399
-"""Of a day that is given without a time, as the end of a backfill."""
-
 
 class BackfillRuns(AsterismError):
     """A schedule has a backfill that has not ended."""
@@ -88,10 +85,18 @@ def _decode(register: Register) -> StoredBackfill:
 
 
 async def start_backfill(
-    fleet: Fleet, name: str, first: str, last: str | None, *, every: int | None = None, parallel: int = 1
+    fleet: Fleet,
+    name: str,
+    first: str,
+    last: str | None,
+    *,
+    every: int | None = None,
+    parallel: int = 1,
+    only_missing: bool = False,
 ) -> Backfill:
     """Begin a backfill of a schedule, from one day or time to another, in the time zone of the schedule; without
-    ``last`` up to now. With ``every`` the ticks are so many seconds apart. Durable on return.
+    ``last`` up to now. With ``every`` the ticks are so many seconds apart; with ``only_missing`` plans that failed are
+    left alone. Durable on return.
 
     Raises UnknownSchedule, InvalidSchedule for a time without ticks or with too many, InvalidTick, and BackfillRuns."""
     schedule, now = await fleet.schedules.get(name), fleet.store.clock()
@@ -108,7 +113,9 @@ async def start_backfill(
             await asyncio.sleep(0)
     if not ticks:
         raise InvalidSchedule(f"schedule {name!r} has no tick from {first} to {last or 'now'}")
-    new = Backfill(name, ticks[0], ticks[-1], len(ticks), parallel, fleet.by, now, float(ticks[0] - 1), every)
+    new = Backfill(
+        name, ticks[0], ticks[-1], len(ticks), parallel, fleet.by, now, float(ticks[0] - 1), every, only_missing
+    )
 
     async def attempt() -> None:
         register = await fleet.store.register(backfill_key(name))
@@ -129,8 +136,7 @@ def _range(schedule: Schedule, first: str, last: str | None, now: float) -> tupl
     begin = parse_time(first, zone)[0].timestamp()
     if last is None:
         return begin, now
-    end, whole = parse_time(last, zone)
-    return begin, min(now, end.timestamp() + (LAST_SECOND if whole else 0))
+    return begin, min(now, time_until(last, zone))
 
 
 async def read_backfill(fleet: Fleet, name: str) -> Backfill:
@@ -248,7 +254,7 @@ class BackfillPass:
                 return StoredBackfill(created, stored.revision + 1)
         elif not await plan_port().plan_ended(self._store, name):
             pass
-        elif await plan_port().plan_succeeded(self._store, name):
+        elif backfill.only_missing or await plan_port().plan_succeeded(self._store, name):
             return await self._put(stored, backfill.changed(skipped=backfill.skipped + 1))
         else:
             # it may have been cancelled, or reopened; if it has ended, it counts as failed

@@ -19,11 +19,13 @@ from asterism.base.clock import new_ids
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import NOTHING, plain_object
+from asterism.core.limits import check_uses, uses_of
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import TextTemplate, key_template, tidy_label
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet import Fleet, check_terms
+from asterism.fleet.fleet import Fleet, check_terms, filled_uses
+from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store, Write
@@ -106,6 +108,7 @@ class BulkCreation:
         ids = new_ids(self._millisecond, chance, len(inputs))
         settings = await self._fleet.settings()
         small = min(settings.large, settings.most)
+        limits = await read_limits(self._fleet.store) if self._flow.uses else {}
         copy, label, key, what = first.with_changes, self._label, self._key, f"the input of {self._flow.name!r}"
         runs = []
         for index, (run_id, run_input) in enumerate(zip(ids, inputs, strict=True)):
@@ -120,6 +123,9 @@ class BulkCreation:
                 changes: dict[str, Any] = {"id": run_id, "input": value, INPUT_TEXT: (value, text)}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(run_input))
+                if self._flow.uses:
+                    changes["uses"] = uses = filled_uses(self._flow, run_input)
+                    check_uses(limits, uses_of(uses))
                 if key is not None:
                     changes["key"] = filled = key.fill(run_input)
                     check_terms(filled, None, None, None, "epoch")

@@ -15,6 +15,7 @@ process knows of it. Many runs that are created at the same time would otherwise
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -23,22 +24,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
+from asterism.base.content_store import ContentStore
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
 from asterism.core.errors import AsterismError, NotJson, safe_repr, truncate
 from asterism.core.json_values import plain_json
+from asterism.core.limits import check_uses, uses_of, uses_text
 from asterism.core.run import transitions
 from asterism.core.run.placement import Choice, Placer
 from asterism.core.run.run import COMPLETED, KEEP_RULES, RETRY_KEYS, Owner, Progress, Run
+from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet import retention
+from asterism.execution.artifacts import ArtifactProblem
+from asterism.fleet import kept_files, retention
 from asterism.fleet import settings as fleet_settings
+from asterism.fleet.artifact_place import place_of
+from asterism.fleet.device.membership import store_identity
 from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
 from asterism.fleet.role_lease import read_lease
 from asterism.fleet.settings import COORDINATOR, Settings
+from asterism.fleet.stored_limits import read_limits
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
 
+
+log = logging.getLogger("asterism.fleet")
 
 PLACER_AGE = 1.0
 """How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
@@ -189,6 +199,7 @@ class Fleet:
 
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
+        self._place: tuple[str | None, ContentStore] | None = None
 
     def named(self, by: str) -> Fleet:
         """The same fleet with this name in its stories."""
@@ -280,6 +291,7 @@ class Fleet:
             keep=keep,
             label=label,
             batch=batch,
+            uses=await self.uses(flow, input or {}),
         )
         return await self.place(run, flow, near=near)
 
@@ -314,6 +326,14 @@ class Fleet:
         size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
         return await bulk_creation.create_many(self, flow, inputs, per_commit=size, label=label, key=key, **run_options)
 
+    async def uses(self, flow: Workflow, run_input: Mapping[str, Any]) -> str | None:
+        """What a new run of a workflow uses of limits. Raises UnknownLimit, and InvalidLimit for too much of one."""
+        if not flow.uses:
+            return None
+        text = filled_uses(flow, run_input)
+        check_uses(await read_limits(self.store), uses_of(text))
+        return text
+
     async def _flow(self, workflow: str | Workflow) -> Workflow:
         if isinstance(workflow, str):
             return await self.workflows.latest(workflow)
@@ -325,6 +345,8 @@ class Fleet:
         """Write a new run, assigned in the same write to the device of this process, else to the best device of the
         fleet if one has room. ``near`` names preferred devices. ``add`` does the writing, by default the ledger."""
         add = add or self.ledger.add
+        if run.uses is not None:
+            return await add(run, lambda offered: offered)  # a device takes it when its limits have room
         local = self.local
         if local is not None and local.reserve(run, flow):
             asked = self.clock.time()
@@ -389,6 +411,14 @@ class Fleet:
     async def output(self, run: Run) -> Any:
         """The output of a completed run, fetched if it is stored as a blob."""
         return await self.blobs.fetch(run.output)
+
+    async def artifacts(self) -> ContentStore:
+        """Where the files of tasks are kept. Raises ArtifactProblem if the fleet has no place for them."""
+        url = (await self.settings()).artifacts
+        if self._place is None or self._place[0] != url:
+            identity = "" if url is None else await store_identity(self.store, self.clock)
+            self._place = url, place_of(url, self.store, identity)
+        return self._place[1]
 
     async def logs(self, run_id: str) -> list[TaskLog]:
         """What each attempt at a run printed, oldest first: ``(await fleet.logs(run_id))[-1].text``. Attempts that
@@ -492,6 +522,7 @@ class Fleet:
             keep=old.keep,
             label=old.label,
             batch=batch,
+            uses=old.uses,
         )
         why = f"by {self.by_whom(reason)}"
         story = new.story_with(new.created_at, "retried", why) if reason else new.story
@@ -499,7 +530,18 @@ class Fleet:
 
     async def prune(self, older_than: float) -> int:
         """Remove runs that ended more than so many seconds ago. Returns how many."""
-        return await retention.prune(self.store, self.store.clock() - older_than, sys.maxsize)
+        removed = await retention.prune(self.store, self.store.clock() - older_than, sys.maxsize)
+        await self.collect_files()
+        return removed
+
+    async def collect_files(self) -> None:
+        """Remove files of tasks to which nothing refers any more. What is out of reach stays, with a warning."""
+        try:
+            await kept_files.collect(self.store, await self.artifacts())
+        except ArtifactProblem:
+            return  # the fleet has no place for files, and so no files
+        except OSError as error:
+            log.warning("old files of tasks are not removed: %s", error)
 
     # -- devices -----------------------------------------------------------------------------------------------------
 
@@ -584,6 +626,11 @@ def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **run_opt
     now, span = fleet.store.clock(), current_traceparent()
     run_id = new_id(now, fleet.chance)
     return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **run_options)
+
+
+def filled_uses(flow: Workflow, run_input: Mapping[str, Any]) -> str | None:
+    """What a run of a workflow with this input uses of limits. Raises UnknownField and InvalidLimit."""
+    return uses_text({TextTemplate(name).fill(run_input): amount for name, amount in flow.uses.items()})
 
 
 def reported_progress(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:

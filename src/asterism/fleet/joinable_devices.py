@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from asterism.core.plan.known_devices import KnownDevices
+from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.run.session import ENDED, REACHABLE_STATES, Session
 from asterism.store.protocol import Store
 

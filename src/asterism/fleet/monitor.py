@@ -40,6 +40,7 @@ from asterism.fleet.backfills import BackfillPass
 from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
 from asterism.fleet.scheduled_work import SchedulePass
+from asterism.fleet.sent_events import remove_events
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
@@ -324,6 +325,10 @@ class Monitor:
                 continue
             if _is_delayed(run, flow, now):
                 continue
+            if run.uses is not None:  # devices take it (limited_queue.py), once its time has come
+                if run.not_before > now:
+                    await self._change(run, transitions.end_backoff(run, now, "the clock of the store was set back"))
+                continue
             run = run.changed(not_before=min(run.not_before, now))
             choice = placer.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
@@ -489,7 +494,12 @@ class Monitor:
         if self._pruned_at is not None and own - self._pruned_at < PRUNE_INTERVAL:
             return
         whole = self._whole_pruned_at is None or own - self._whole_pruned_at >= WHOLE_PRUNE_INTERVAL
-        before = now - (await self.fleet.settings()).keep
+        settings = await self.fleet.settings()
+        before = now - settings.keep
+        if whole:
+            await remove_events(self.store, now - settings.keep_events)
         if await retention.prune(self.store, before, PRUNED_PER_PASS, runs_alone=not whole) < PRUNED_PER_PASS:
+            if whole:
+                await self.fleet.collect_files()
             self._pruned_at = own
             self._whole_pruned_at = own if whole else self._whole_pruned_at

@@ -18,6 +18,7 @@ from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
+    FILE_USES,
     PLANS,
     ExpectRegister,
     Notice,
@@ -153,7 +154,7 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
     parts = [
         f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval", "exchange")
     ]
-    parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/"]
+    parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/", f"{FILE_USES}plan/{name}/"]
     registers = [register for prefix in parts for register in await store.registers(prefix)]
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel", "budget")]
     registers += [request for request in requests if request is not None]

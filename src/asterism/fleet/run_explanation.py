@@ -8,6 +8,7 @@ running       nothing: a device executes it
 wish          its device has been asked to stop it, and has not stopped yet
 pause         a person
 series        another run of its series
+limit         runs that hold a limit which it uses, or the rate of that limit
 backoff       the pause before the next attempt
 no_device     no device can execute it
 silent        a device that may execute it, or owns it, does not send heartbeats
@@ -28,22 +29,28 @@ removed       a peer that was removed, which decided about the run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from asterism.base.durations import format_age
+from asterism.base.durations import format_age, format_delay, format_duration
+from asterism.core.limits import Shortage, UnknownLimit, uses_of
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
+from asterism.core.run.run_label import task_name
 from asterism.core.run.session import ABROAD, ENDED, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.stored_limits import StoredLimits, read_stored_limits
 from asterism.store.protocol import Query
 
 MOST_NAMED = 20
 """How many devices or runs are named one by one."""
+
+FEW_NAMED = 5
+"""How many holders of a limit are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +222,8 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         left = format_age(run.not_before - now)
         then = f"in {left}" if left != "0 s" else "at once"
         return [Reason("backoff", "", f"the next attempt begins {then}, after the last one{said}", run.not_before)]
+    if run.uses is not None and (limits := await _limits(fleet, uses_of(run.uses), now)):
+        return limits
     flow = await fleet.workflows.get(run.workflow, run.version)
     return _placement(await fleet.placer(fresh=True), run, flow, await fleet.store.sessions())
 
@@ -231,6 +240,46 @@ async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
     what = f" ({active.workflow}, {active.status})" if active is not None else ""
     between = f", and {place - 1} more come before it" if place > 1 else ", and it is next"
     return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
+
+
+async def _limits(fleet: Fleet, uses: Mapping[str, int], now: float) -> list[Reason]:
+    """The limits that have too little room for a run."""
+    stored = await read_stored_limits(fleet.store)
+    shortages = stored.book(now).shortages(uses)
+    return [await _shortage(fleet, stored, shortage, uses[shortage.name], now) for shortage in shortages]
+
+
+async def _shortage(fleet: Fleet, stored: StoredLimits, shortage: Shortage, amount: int, now: float) -> Reason:
+    name, limit = shortage.name, shortage.limit
+    if limit is None:
+        return Reason("limit", name, str(UnknownLimit(name)))
+    wanted = "" if amount == 1 else f" and the run needs {amount} of it"
+    if shortage.at is not None and limit.rate is not None:
+        number, period = limit.rate
+        allows = f"limit {name!r} lets {number:,} begin within {format_duration(period)}{wanted}"
+        return Reason("limit", name, f"{allows}: there is room {format_delay(shortage.at - now)}", shortage.at)
+    if limit.size == 0:
+        return Reason("limit", name, f"limit {name!r} is 0, so nothing that uses it begins")
+    holders = await _holders(fleet, stored, name)
+    free = f"of limit {name!r} ({limit.size:,}) {shortage.free:,} is free{wanted}"
+    return Reason("limit", name, f"{free}: {holders}" if holders else free)
+
+
+async def _holders(fleet: Fleet, stored: StoredLimits, name: str) -> str:
+    groups = [group for group in stored.groups if not group.waiting and name in uses_of(group.uses)]
+    runs: list[Run] = []
+    for group in groups:
+        if len(runs) < FEW_NAMED:
+            runs += await fleet.store.limited_runs(group, FEW_NAMED - len(runs))
+    texts = [f"run {run.id} ({run.workflow}{_task(run)}) on {run.device}" for run in runs]
+    more = sum(group.number for group in groups) - len(runs)
+    held = ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])
+    return f"{held} {'holds' if len(runs) + more == 1 else 'hold'} it" if held else ""
+
+
+def _task(run: Run) -> str:
+    task = task_name(run)
+    return "" if task is None else f", task {task}"
 
 
 def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError, RunRefused
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule, interval_text
-from asterism.core.schedule.tick_values import TickValues, previous_tick, tick_values
+from asterism.core.schedule.tick_values import TICK_INPUT, TICK_PATHS, TickValues, previous_tick, tick_values
 from asterism.core.schedule.ticks import (
     CREATED,
     EXISTS,
@@ -134,6 +134,17 @@ def awaited_name(schedule: Schedule, tick: int, next_tick: NextTick) -> str | No
     return None if previous is None else plan_name(schedule.name, previous, "")
 
 
+def input_with_tick(run_input: Mapping[str, Any], values: TickValues) -> JsonObject:
+    """The input of the run of a tick: that of the schedule with the values of the tick in place of ``{tick.date}`` and
+    the others, and the values themselves, for the variables of a command. Raises UnknownPlaceholder."""
+    from asterism.execution.placeholders import fill_value  # CEL
+
+    filled: JsonObject = dict(run_input)
+    if TICK_PATHS[0] not in filled:  # else the name means that input
+        filled = fill_value(filled, values)
+    return {**filled, TICK_INPUT: dict(values)} if values else filled
+
+
 def zone_of(schedule: Schedule) -> tzinfo:
     """The time zone of the ticks of a schedule: UTC for an interval. Raises InvalidSchedule."""
     if schedule.cron is None:
@@ -206,7 +217,7 @@ class ScheduledWork:
     async def _create_run(self, new: _NewWork) -> TickEntry:
         fleet, schedule, tick = self._fleet, new.stored.schedule, new.tick
         flow = await fleet.workflows.latest(schedule.workflow or "")
-        run_input: Any = dict(schedule.input)
+        run_input: Any = input_with_tick(schedule.input, self._values(new, ticks_of(schedule)))
         run = new_run(
             fleet,
             flow,
@@ -216,6 +227,7 @@ class ScheduledWork:
             series=f"{SCHEDULE_PREFIX}{schedule.name}" if schedule.overlap in IN_SERIES else None,
             priority=schedule.priority,
             device=schedule.device,
+            uses=await fleet.uses(flow, run_input),
             label=schedule.name if tick is None else f"{schedule.name} {tick_text(tick)}",
         )
         entry = new.entry(run.created_at, run.id)
@@ -233,9 +245,8 @@ class ScheduledWork:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         name = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance))
         entry, next_tick = new.entry(now, name), ticks_of(schedule)
-        # a person's request is for the last tick up to now, and waits for nothing
-        tick = new.tick if new.tick is not None else previous_tick(int(now) + 1, next_tick)
-        values = NOTHING if tick is None else values_of(schedule, tick, next_tick)
+        values = self._values(new, next_tick)
+        # a person's request waits for nothing
         awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
         plan = plan_port().plan_writes(self._store, name, kept.value, values, awaited)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
@@ -248,6 +259,11 @@ class ScheduledWork:
             self._fleet.plan_created()
             return entry
         return await self._record_existing(new, entry._replace(why="its plan was created before"))
+
+    def _values(self, new: _NewWork, next_tick: NextTick) -> TickValues:
+        """What the work learns of its tick; a person's request is for the last tick up to now."""
+        tick = new.tick if new.tick is not None else previous_tick(int(self._store.clock()) + 1, next_tick)
+        return NOTHING if tick is None else values_of(new.stored.schedule, tick, next_tick)
 
     async def _record_existing(self, new: _NewWork, entry: TickEntry) -> TickEntry:
         entry = entry._replace(outcome=EXISTS)

@@ -20,6 +20,7 @@ from asterism.core.errors import AsterismError, NotJson, TooLarge, safe_repr
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.tick_values import TICK_PATHS
 from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
@@ -31,11 +32,13 @@ from asterism.fleet.scheduled_work import (
     StoredSchedule,
     decode,
     history_key,
+    input_with_tick,
     plan_key,
     read_schedule,
     schedule_key,
     ticks_of,
 )
+from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import Conflict
@@ -91,18 +94,18 @@ class Schedules:
         :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
         :param plan_text: the text of the plan file, kept for people; ``file`` is its name, recorded with each plan.
         :param policy: the lock policy of the plans; ``params`` are the parameters of their file, recorded with them.
-        :param input: the input of each run; ``priority`` is its priority, ``device`` the only one that may execute it.
+        :param input: the input of each run; its texts may use ``{tick.date}`` and the like.
+        :param priority: the priority of each run; ``device`` is the only one that may execute it.
         :param cron: a cron expression with five fields, in the time zone ``timezone``.
         :param every: an interval in whole seconds, instead of ``cron``.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
-        :param overlap: a tick while earlier work has not ended: ``skip`` it, ``queue`` it, let it ``replace`` the
-            earlier work, or ``allow`` both.
+        :param overlap: a tick while earlier work is open: ``skip``, ``queue``, ``replace`` that, or ``allow`` both.
         :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
         :param after_previous: ``success``: the plan of a tick waits until that of the tick before has completed.
         :param late_after: a notice says if the plan of a tick has not ended so many seconds after the tick.
         :param replace: change an existing schedule. Its history stays.
 
-        Raises InvalidSchedule, also for a cron expression that never fires, UnknownWorkflow and ScheduleExists.
+        Raises InvalidSchedule (such as a cron that never fires), UnknownPlaceholder, UnknownWorkflow, ScheduleExists.
         """
         now = self._store.clock()
         options: dict[str, Any] = {"cron": cron, "every": every, "timezone": timezone, "jitter": jitter}
@@ -118,15 +121,16 @@ class Schedules:
             **options,
         )
         self._check_fires(schedule, now)
-        if plan is not None:
-            return await self._put(schedule, replace, self._document(name, plan, plan_text, file, policy, params))
-        await self._fleet.workflows.latest(workflow or "")
-        return await self._put(schedule, replace, None)
+        document = None if plan is None else await self._document(name, plan, plan_text, file, policy, params)
+        if document is None:
+            await self._fleet.workflows.latest(workflow or "")
+        return await self._put(schedule, replace, document)
 
-    def _document(
+    async def _document(
         self, name: str, plan: Constellation, text: str, file: str, policy: str, params: Mapping[str, Any] | None
     ) -> JsonObject:
-        """A plan as the store keeps it for a schedule."""
+        """A plan as the store keeps it for a schedule. Raises PlanError for limits that are not set."""
+        await check_plan_limits(self._store, plan)
         document = {**plan_port().plan_document(plan, policy, self._fleet.by), "text": text, "file": file}
         if params:
             document["params"] = plain_json(dict(params), f"the parameters of schedule {name!r}")
@@ -146,6 +150,7 @@ class Schedules:
         if run_input is not None and not isinstance(run_input, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(run_input)}")
         value: JsonObject = plain_json(dict(run_input or {}), what)
+        input_with_tick(value, dict.fromkeys(TICK_PATHS, ""))
         most = (await self._fleet.settings()).large
         size = len(json.dumps(value))
         if size > most:

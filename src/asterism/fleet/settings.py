@@ -11,6 +11,7 @@ from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
 from asterism.core.run.placement import Weights
+from asterism.fleet import artifact_place
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 
@@ -39,10 +40,14 @@ class Settings:
     """Times are in seconds, sizes in bytes.
 
     ``keep``            how long ended runs are kept
+    ``keep_events``     how long events are kept that plans wait for (sent_events.py)
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
     ``log_limit``       how much of what each attempt prints is kept; 0 for nothing
-    ``device_bytes``    how many bytes of large results each device of a gateway may store within an hour
+    ``device_bytes``    how many bytes of large results, and of files whose run has not ended, each device of a gateway
+                        may store within an hour
+    ``artifacts``       where the files of tasks are kept: ``file:///folder``, ``s3://bucket/prefix``; None: beside the
+                        file of a SQLite store
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
     ``lease``           how long the coordinator stays elected without renewing, at least three of its passes
     ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
@@ -55,10 +60,12 @@ class Settings:
     """
 
     keep: float = 30 * DAY
+    keep_events: float = 7 * DAY
     large: int = 64 * 1024
     most: int = RESULT_LIMIT
     log_limit: int = DEFAULT_LIMIT
     device_bytes: int = 1024 * 1024 * 1024
+    artifacts: str | None = None
     hold: float = 90.0
     lease: float = ELECTION_LEASE
     peer_timeout: float = 3600.0
@@ -71,7 +78,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("device_bytes", "peer_runs", "peer_bytes", "peer_blobs")
-        for name in ("keep", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
+        for name in ("keep", "keep_events", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
             _check_number(name, getattr(self, name))
         if isinstance(self.notify_command, list):
             object.__setattr__(self, "notify_command", tuple(self.notify_command))
@@ -80,6 +87,9 @@ class Settings:
             raise InvalidSettings(f"notify_command must be a list of words, not {words!r}")
         if self.notify_url is not None and not str(self.notify_url).startswith(("http://", "https://")):
             raise InvalidSettings(f"notify_url must be an http(s) address, not {masked_url(str(self.notify_url))!r}")
+        problem = None if self.artifacts is None else artifact_place.place_problem(str(self.artifacts))
+        if problem is not None:
+            raise InvalidSettings(problem)
         if isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", _weights(self.weights))
         elif not isinstance(self.weights, Weights):

@@ -4,13 +4,14 @@ The device's half:
 
 ``gateway_connection``  what a device asks of its fleet, through a server instead of a store
 ``gateway_transport``   its HTTP requests; ``gateway_messages``: their form
+``gateway_content``     the files of its runs, sent and fetched in parts
 ``outbox``              steps that wait for the server, and results that outlive the process
 ``device_key``          the key by which the server knows the device
 
 The server's half:
 
 ``gateway``             what devices ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes their steps
-``device_storage``      how much a device may store
+``device_files``        the files that they send and fetch; ``device_storage``: how much a device may store
 ``enrolment``           one-time codes for devices, their keys and their credentials
 
 The HTTP of the server's half is ``server/gateway_routes.py``.

@@ -11,6 +11,9 @@ ever refer to. Such blobs go after an hour (fleet/retention.py); until then ``de
 that reaches the limit is still stored, so that no limit is too small for one result; the device sends the next one
 when there is room again.
 
+**Files.** They count as results do, until the run ends that has made them: from then on they belong to it. A part of a
+file that would exceed ``device_bytes`` is refused for good, since an execution cannot wait for an hour.
+
 **Notices.** A device has a few in an hour: one when its health changes, and one for each grant whose result came too
 late. The same said again is no notice.
 """
@@ -29,6 +32,7 @@ from asterism.base.rate_limit import RecentEvents
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
 from asterism.core.run.run import Grant
 from asterism.fleet.settings import Settings
+from asterism.gateway.gateway_messages import GatewayRefusal
 from asterism.store.protocol import PutLog, Store, StoredChunk
 
 log = logging.getLogger("asterism.gateway")
@@ -39,7 +43,7 @@ NOTICES_PER_HOUR = 60
 """How many notices each device may cause within an hour. A device that changes its health has a few."""
 
 GRANTS_REMEMBERED = 10_000
-"""Of how many grants it is remembered that there is a notice about a late result."""
+"""Of how many grants it is remembered how much they store, and that there is a notice about a late result."""
 
 ATTEMPTS_REMEMBERED = 10_000
 """The logs of how many attempts are counted in memory; those of others are read again from the store."""
@@ -73,6 +77,7 @@ class DeviceStorage:
         self._store, self._clock, self._settings = store, clock, settings
         self._attempts: OrderedDict[tuple[str, int], _AttemptLog] = OrderedDict()
         self._stored: dict[str, tuple[float, float]] = {}  # bytes of each device, fading away, and when it was counted
+        self._of_files: OrderedDict[Grant, int] = OrderedDict()  # of those, the bytes of files
         self._notices = RecentEvents(clock.time, NOTICES_PER_HOUR, HOUR)
         self._late: OrderedDict[Grant, None] = OrderedDict()
 
@@ -118,6 +123,28 @@ class DeviceStorage:
         """Count what a device stores."""
         most = (await self._settings()).device_bytes
         self._stored[device] = (self._level(device, most) + size, self._clock.time())
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    async def admit_part(self, device: str, size: int) -> None:
+        """Raises GatewayRefusal if a device has stored too much in the last hour to store a part of a file."""
+        most = (await self._settings()).device_bytes
+        if self._level(device, most) + size > most:
+            text = f"device {device} may store {most:,} bytes within an hour that no run refers to yet"
+            advice = "raise it with: asterism fleet set --device-bytes SIZE"
+            raise GatewayRefusal(409, "quota", f"{text} (setting device_bytes): {advice}")
+
+    async def add_part(self, device: str, grant: Grant, size: int) -> None:
+        """Count a part of a file that a device stores for a grant."""
+        await self.add(device, size)
+        self._of_files[grant] = self._of_files.pop(grant, 0) + size
+        while len(self._of_files) > GRANTS_REMEMBERED:
+            self._of_files.popitem(last=False)
+
+    def refer_to_files(self, device: str, grant: Grant) -> None:
+        """The run of a grant refers to its files from now on: they count no more."""
+        level, at = self._stored.get(device, (0.0, 0.0))
+        self._stored[device] = (max(0.0, level - self._of_files.pop(grant, 0)), at)
 
     def _level(self, device: str, most: int) -> float:
         """How much of its limit a device has used: as much as the limit fades away in an hour."""

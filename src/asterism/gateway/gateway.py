@@ -14,6 +14,8 @@ device is comes from its access token, and what it may still do is decided by th
 ``take``       takes offered runs of the given kinds, many at once
 ``steps``      steps on granted runs: claim, start, complete, fail, decline, break_off, release, disown
 ``blob``       stores a large result; ``fetch`` reads a large input
+``upload``     adds a part to a file that a run has made, ``upload_end`` puts the whole of it under its hash
+``download``   a part of a file in the input of a run, ``touch`` keeps files from collection for a while
 ``workflow``   a workflow, ``standing`` the rank of the device, ``completions`` who completed a workflow lately
 ``health``     leaves a notice that the device has stopped taking work, or takes it again
 ``drain``      takes nothing more; ``leave`` ends the session
@@ -27,6 +29,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 from asterism.base import expressions
@@ -42,11 +45,14 @@ from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.device.take_order import LOOK_INTERVAL
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
+from asterism.fleet.limited_queue import LimitedQueue, Taken
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.gateway.device_files import DeviceFiles
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.device_storage import DeviceStorage
 from asterism.gateway.enrolment import ACCESS_TIME, CredentialRefused, DeviceCredentials, Identity, check_name, enrol
 from asterism.gateway.gateway_messages import (
+    BYTES_SENT,
     POLL_TIME,
     SESSION_ID,
     STEPS_AT_ONCE,
@@ -56,6 +62,7 @@ from asterism.gateway.gateway_messages import (
     list_in,
     number_in,
     object_in,
+    parse_part,
     parse_report,
     reply_json,
     text_in,
@@ -64,6 +71,7 @@ from asterism.gateway.gateway_messages import (
 from asterism.gateway.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder, Standings
 from asterism.gateway.gateway_runs import GrantedRuns, checked_object
 from asterism.store.protocol import (
+    LIMITED,
     OFFERED,
     HeartbeatReply,
     ProgressReport,
@@ -84,6 +92,9 @@ SILENT_FOR = 3600.0
 WOKEN_TOGETHER = 50
 """How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
 
+LARGEST_FILE, FILES_AT_ONCE = 2**50, 100_000
+"""How large a file is at most, in bytes, and how many are named in one message."""
+
 LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
 """How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
 
@@ -100,13 +111,14 @@ class Gateway:
         self._healthy: dict[str, bool] = {}  # what a session last said here about its health
         self._watches: dict[str, DeviceWatch] = {}
         self._storage = DeviceStorage(fleet.store, fleet.clock, fleet.settings)
-        self._runs = GrantedRuns(fleet, credentials, self._storage)
+        self._files = DeviceFiles(fleet, self._storage)
+        self._runs = GrantedRuns(fleet, credentials, self._storage, self._files)
         self._standings = Standings(fleet)
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
             for name in (
                 *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
-                *("standing", "completions", "health", "drain", "leave"),
+                *("upload", "upload_end", "download", "touch", "standing", "completions", "health", "drain", "leave"),
             )
         }
 
@@ -115,10 +127,14 @@ class Gateway:
         store_id = await membership.store_identity(fleet.store, fleet.clock)
         return cls(fleet, await DeviceCredentials.open(fleet.store), store_id)
 
+    async def close(self) -> None:
+        """Wait until what runs beside the messages has stopped."""
+        await self._files.close()
+
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def answer(self, operation: str, token: str | None, body: Any) -> Any:
-        """Answer a message: JSON, or bytes for ``fetch``. Raises GatewayRefusal and StoreUnavailable."""
+        """Answer a message: JSON, or bytes for ``BYTES_ANSWERED``. Raises GatewayRefusal and StoreUnavailable."""
         try:
             if operation in ("enrol", "challenge", "token"):
                 return await getattr(self, f"_{operation}")(checked_object(body))
@@ -126,7 +142,7 @@ class Gateway:
             if perform is None:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
             identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
-            return await perform(identity, body if operation == "blob" else checked_object(body))
+            return await perform(identity, body if operation in BYTES_SENT else checked_object(body))
         except ValueError as error:
             raise GatewayRefusal(400, "invalid", str(error)) from None
 
@@ -300,7 +316,7 @@ class Gateway:
             raise StoreUnavailable("the server is stopping")
         watch = self._watches.get(who.owner.session)
         if watch is None:
-            topics = frozenset({OFFERED, for_device(who.owner.device)})
+            topics = frozenset({OFFERED, LIMITED, for_device(who.owner.device)})
             self._watches[who.owner.session] = DeviceWatch(self._store.watch(topics))
             return {"woken": True}  # there may be work from before
         return {"woken": await watch.wait(number_in(body, "seconds", POLL_TIME))}
@@ -347,19 +363,25 @@ class Gateway:
             runs = await self._store.find(Query(session=who.owner.session))
         return {"runs": [self._runs.granted(who, run) for run in runs]}
 
+    @cached_property
+    def _limited(self) -> LimitedQueue:
+        return LimitedQueue(self._store, self._clock)
+
     async def _take(self, who: Identity, body: Mapping[str, Any]) -> Any:
         order = GatewayOrder(self.fleet, who, await self._session(who), body)
         request = TakeRequest(who.owner.device, order.not_kinds, self._store.clock(), order.limit, order.above)
         try:
-            taken = await self._store.take(request, order.take)
+            taken = await self._limited.take(request, order.take, order.free)
         except EnoughUnseen:
-            taken = []
+            taken = Taken([])
         unseen, flows = sorted(order.unseen), []
         for name, version in unseen:
             with contextlib.suppress(UnknownWorkflow, AsterismError):
                 flows.append((await self.fleet.workflows.get(name, version)).to_json())
         return {
-            "runs": [self._runs.granted(who, run) for run in taken],
+            "runs": [self._runs.granted(who, run) for run in taken.runs],
+            "look_in": taken.look_in,
+            "look_when_free": taken.look_when_free,
             "unseen": unseen,
             "workflows": flows,
             "stale": sorted(order.met_stale),
@@ -392,6 +414,29 @@ class Gateway:
         if data is None:
             raise GatewayRefusal(404, "unknown", f"the blob {name} is missing")
         return data
+
+    async def _upload(self, who: Identity, body: Any) -> Any:
+        head, part = parse_part(body)
+        offset = count_in(head, "offset", LARGEST_FILE)
+        size = await self._files.append(*self._grant_in(who, head), text_in(head, "upload", 100), offset, part)
+        return {"size": size}
+
+    async def _upload_end(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        size, name = count_in(body, "size", LARGEST_FILE), text_in(body, "name", 100)
+        content = await self._files.end(*self._grant_in(who, body), text_in(body, "upload", 100), size, name)
+        return {"done": content is not None}
+
+    async def _download(self, who: Identity, body: Mapping[str, Any]) -> bytes:
+        _, grant = self._grant_in(who, body)
+        return await self._files.read(grant, text_in(body, "name", 100), count_in(body, "offset", LARGEST_FILE))
+
+    async def _touch(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        _, grant = self._grant_in(who, body)
+        return {"there": await self._files.touch(grant, texts_in(body, "names", FILES_AT_ONCE))}
+
+    def _grant_in(self, who: Identity, body: Mapping[str, Any]) -> tuple[str, Grant]:
+        """The device, and the grant of a message. Raises CredentialRefused."""
+        return who.owner.device, self.credentials.grant_of(who.owner.device, body.get("grant"))
 
     async def _workflow(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)

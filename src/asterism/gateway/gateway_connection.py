@@ -21,6 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock, ServerClock
+from asterism.base.content_cache import ContentCache
+from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentAccess
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import JsonObject, SizeLimit
@@ -33,15 +36,18 @@ from asterism.execution.large_values import call_apart
 from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, Fail, OwnerStep, Refuse
+from asterism.fleet.device.process_records import state_directory
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import blob_of, is_small
 from asterism.fleet.settings import Settings, value_limit
 from asterism.fleet.waiters import Consumer
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.gateway.gateway_content import GatewayContent
 from asterism.gateway.gateway_messages import (
     LARGEST_MESSAGE,
     MOST_TAKEN,
     POLL_TIME,
+    GatewayRefused,
     GatewayTransport,
     Signer,
     log_json,
@@ -74,20 +80,15 @@ LARGEST_RESULT = LARGEST_MESSAGE // 4
 TOKENS_REMEMBERED = 10_000
 """How many tokens of grants are remembered."""
 
+CACHE_LIMIT = 4 * 1024**3
+"""How much of the files that runs read is kept on this machine for the next runs, in bytes."""
+
 RENEW_BEFORE = 60.0
 """How long before its end an access token is renewed, in seconds."""
 
 
 class DeviceRevoked(StoreError):
     """The server no longer accepts the key of this device; everything it did was stopped."""
-
-
-class GatewayRefused(StoreError):
-    """The server does not accept a message of this device, and will not. ``kind`` says why, as one word."""
-
-    def __init__(self, message: str, kind: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class GatewayAccess:
@@ -126,7 +127,7 @@ class GatewayConnection:
         self._workflows: dict[tuple[str, int], Workflow] = {}
         self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._access_token, self._renew_at = "", float("-inf")
-        self._login = asyncio.Lock()
+        self._login, self._files_turn = asyncio.Lock(), asyncio.Lock()
         self._failures = 0  # since the last answer
         self._steps = StepQueue(self._ask_steps)
         self.log_limit = 0
@@ -322,6 +323,7 @@ class GatewayConnection:
         order.unseen.kinds.update((name, version) for name, version in answer["unseen"])
         taken = [self._received(*row) for row in answer["runs"]]
         order.met(taken, answer["stale"])
+        order.look_in, order.look_when_free = answer.get("look_in"), bool(answer.get("look_when_free"))
         return taken
 
     async def change(
@@ -454,6 +456,12 @@ class GatewayConnection:
     async def value_limit(self) -> SizeLimit:
         return self._value_limit
 
+    async def artifacts(self, run: Run) -> ContentAccess:
+        token = self._tokens.get((run.id, run.epoch), "")
+        content = GatewayContent(self.url, self._ask, token, self.clock, self._files_turn, timeout=self._timeout)
+        folder = ContentFolder(state_directory() / "files", self._access.store_time)
+        return ContentCache(content, folder, CACHE_LIMIT)
+
     # -- the fleet ---------------------------------------------------------------------------------------------------
 
     async def standing(self) -> Standing:
@@ -488,6 +496,11 @@ class _Poll:
             await self._connection.clock.sleep(self._connection.retry_pause())
             return True  # what the server would have said is unknown
         return bool(answer["woken"])
+
+    @property
+    def woken(self) -> bool:
+        """The server has to be asked first."""
+        return False
 
     def close(self) -> None:
         """The server forgets a device that has left."""

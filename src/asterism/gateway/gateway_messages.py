@@ -7,15 +7,18 @@ device was given. Both sides use the functions of this module.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from typing import Any, NamedTuple, Protocol
 
+from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import AsterismError, Fenced, RunRefused
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.task_files import is_content_name
 from asterism.core.run.run import Grant, Progress, RunStatus
 from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.device.owner_steps import (
@@ -49,6 +52,12 @@ LARGEST_MESSAGE = 4 * 1024 * 1024
 """How much one message of a device has at most, in bytes, by ``log_weight`` and the length of results. A server accepts
 four times as much."""
 
+FILE_PART = 2 * LARGEST_MESSAGE
+"""How much of a file one message has at most, in bytes."""
+
+BYTES_SENT, BYTES_ANSWERED = ("blob", "upload"), ("fetch", "download")
+"""The operations whose message, or whose answer, is bytes instead of JSON."""
+
 LARGEST_LOG_PART = 1024 * 1024
 """A log with more than this is sent in several messages, in bytes."""
 
@@ -73,6 +82,14 @@ class GatewayRefusal(AsterismError):
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
         self.status, self.kind = status, kind
+
+
+class GatewayRefused(StoreError):
+    """The server does not accept a message of this device, and will not. ``kind`` says why, as one word."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class GatewayTransport(Protocol):
@@ -110,6 +127,25 @@ def parse_grant(text: object) -> GrantToken:
     if match is None:
         raise InvalidMessage("a step needs the token of its grant")
     return GrantToken(Grant(match[1], match[3], int(match[2])), match[4])
+
+
+def part_message(head: JsonObject, part: bytes | memoryview) -> bytes:
+    """A part of a file as a message: a line of JSON that says where it belongs, and the bytes."""
+    return b"".join((json.dumps(head).encode(), b"\n", part))
+
+
+def parse_part(body: object) -> tuple[JsonObject, memoryview]:
+    """Raises InvalidMessage."""
+    end = body.find(b"\n", 0, LONGEST_TEXT) if isinstance(body, bytes) else -1
+    if not isinstance(body, bytes) or end < 0:
+        raise InvalidMessage("a part of a file begins with a line that says where it belongs")
+    try:
+        head = parse_strict(body[:end])
+    except NotStrictJson as error:
+        raise InvalidMessage(f"the first line is not JSON: {error}") from None
+    if not isinstance(head, dict):
+        raise InvalidMessage("a message is a JSON object")
+    return head, memoryview(body)[end + 1 :]
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -220,6 +256,11 @@ def parse_step(data: Mapping[str, Any], grant: Grant, device: str) -> OwnerStep:
 def _step_value(data: Mapping[str, Any], field: Field[Any]) -> Any:
     if field.type == "bool":
         return data.get(field.name) is True
+    if field.name == "files":
+        files = data.get("files")
+        if files is not None and not (isinstance(files, str) and is_content_name(files)):
+            raise InvalidMessage("files is not the name of a manifest")
+        return files
     return text_in(data, field.name) if field.type == "str" else data.get(field.name)
 
 

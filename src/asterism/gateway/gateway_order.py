@@ -40,7 +40,7 @@ class GatewayOrder:
     def __init__(self, fleet: Fleet, who: Identity, session: Session, body: Mapping[str, Any]) -> None:
         self._workflows, self._clock, self._owner = fleet.workflows, fleet.store.clock, who.owner
         self._session, self._names = session, session.expression_names()
-        self.limit, self._free = count_in(body, "limit", MOST_TAKEN), count_in(body, "free", MOST_TAKEN)
+        self.limit, self.free = count_in(body, "limit", MOST_TAKEN), count_in(body, "free", MOST_TAKEN)
         self.above = None if body.get("above") is None else count_in(body, "above", 10**6, least=-(10**6))
         self.not_kinds = frozenset(texts_in(body, "not_kinds", 10_000))
         self._kinds = object_in(body, "kinds")
@@ -62,18 +62,20 @@ class GatewayOrder:
                 raise EnoughUnseen  # the whole queue may be of that kind
             self.unseen.add((run.workflow, run.version))
             return None
-        if run.id in self._held or (self._starts >= self._free and run.id in self._vain_waits):
+        if run.id in self._held or (self._starts >= self.free and run.id in self._vain_waits):
             return None
         now = self._clock()
         if self._leaves_to_others(run, flow, now) or mismatch_reason(self._session, run, flow, self._names, holds):
             return None
+        if run.uses is not None and self._starts >= self.free:
+            return None  # it would hold its limits while it waits for a slot
         self._starts += 1
         score = self._kinds[kind]
         known = isinstance(score, int | float) and not isinstance(score, bool) and abs(score) <= LARGEST_SCORE
         scores = {self._owner.device: float(score)} if known else {}
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now
-        return transitions.take(run, self._owner, flow, self._moment, starts=self._starts <= self._free, scores=scores)
+        return transitions.take(run, self._owner, flow, self._moment, starts=self._starts <= self.free, scores=scores)
 
     def _leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
         if not flow.orchestration and flow.prefers is None:

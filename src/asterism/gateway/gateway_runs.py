@@ -22,9 +22,10 @@ from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, 
 from asterism.fleet.device.store_connection import StoreConnection, late_notice
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of, is_small
+from asterism.gateway.device_files import DeviceFiles
 from asterism.gateway.device_storage import DeviceStorage
 from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity
-from asterism.gateway.gateway_messages import InvalidMessage, error_json, parse_log, parse_step
+from asterism.gateway.gateway_messages import InvalidMessage, error_json, parse_log, parse_step, text_in
 from asterism.store.protocol import PutLog, PutRun, Write
 from asterism.store.row_codec import record_of
 from asterism.store.store_errors import StoreError, StoreUnavailable
@@ -42,9 +43,11 @@ _ANSWERED = (Claim, Start, Decline, Disown)
 class GrantedRuns:
     """Remembers the records of granted runs, which saves reading them before each step."""
 
-    def __init__(self, fleet: Fleet, credentials: DeviceCredentials, storage: DeviceStorage) -> None:
+    def __init__(
+        self, fleet: Fleet, credentials: DeviceCredentials, storage: DeviceStorage, files: DeviceFiles
+    ) -> None:
         self._fleet, self._credentials, self._store = fleet, credentials, fleet.store
-        self._storage = storage
+        self._storage, self._files = storage, files
         self._records: OrderedDict[str, Run] = OrderedDict()
 
     def token_of(self, who: Identity, grant: Grant) -> str:
@@ -74,7 +77,7 @@ class GrantedRuns:
                 others.append((number, data))
             else:
                 ends.append((number, *together))
-        if ends and await self._complete_together([end[1:] for end in ends]):
+        if ends and await self._complete_together(who.owner.device, [end[1:] for end in ends]):
             for end in ends:
                 answers[end[0]] = {}
         else:
@@ -102,7 +105,7 @@ class GrantedRuns:
             return None
         return (step, known, after, logs) if after.status is COMPLETED else None
 
-    async def _complete_together(self, ends: list[tuple[Complete, Run, Run, list[PutLog]]]) -> bool:
+    async def _complete_together(self, device: str, ends: list[tuple[Complete, Run, Run, list[PutLog]]]) -> bool:
         writes: list[Write] = [PutRun(after, before.revision) for _, before, after, _ in ends]
         for *_, logs in ends:
             writes += logs
@@ -110,14 +113,17 @@ class GrantedRuns:
             await self._store.commit(writes)
         except (StoreError, ValueError):
             return False
-        for _, before, after, _ in ends:
+        for step, before, after, _ in ends:
             self._records.pop(before.id, None)
+            self._storage.refer_to_files(device, step.grant)
             self._fleet.waiters.ended(after)
         return True
 
     async def _parsed(self, who: Identity, data: Mapping[str, Any], grant: Grant) -> tuple[OwnerStep, list[PutLog]]:
         step = parse_step(data, grant, who.owner.device)
         if isinstance(step, Complete):
+            if data.get("files") is not None:
+                await self._files.check_kept(grant, text_in(data, "files", 100))
             step = replace(step, output=await self._output(who, data, grant.run))
         part = parse_log(data.get("log"), grant)
         return step, [] if part is None else [await self._storage.log_part(who.owner.device, part)]
@@ -141,6 +147,8 @@ class GrantedRuns:
             grant = self._credentials.grant_of(who.owner.device, data.get("grant"))
             step, logs = await self._parsed(who, data, grant)
             after = await self._owner_step(who, grant, step, logs)
+            if isinstance(step, Complete):
+                self._storage.refer_to_files(who.owner.device, grant)
             return {"run": self.granted(who, after)} if isinstance(step, _ANSWERED) else {}
         except RequestRefused as refusal:  # the device tries again later
             return error_json(StoreUnavailable(str(refusal)))

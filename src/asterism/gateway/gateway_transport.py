@@ -19,8 +19,8 @@ from asterism.base.https_session import (
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.gateway.device_key import DeviceKey, Enrolment, EnrolmentFile
-from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.gateway.gateway_messages import PREFIX, GatewayTransport
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_messages import BYTES_ANSWERED, PREFIX, GatewayRefused, GatewayTransport
 from asterism.gateway.outbox import FileOutbox
 from asterism.store.store_errors import StoreUnavailable
 
@@ -92,7 +92,7 @@ class HttpTransport(HttpsSession):
         except AnswerRefused as error:
             raise GatewayRefused(str(error)) from None
         if status == 200:
-            return received if operation == "fetch" else self._json(received)
+            return received if operation in BYTES_ANSWERED else self._json(received)
         problem = problem_in(received)
         text = shown_text(problem.get("detail"), 1000)
         if is_temporary(status) or status == 421:  # its names may be set right

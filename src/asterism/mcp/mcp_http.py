@@ -78,7 +78,7 @@ class McpEndpoint:
         with contextlib.ExitStack() as held, contextlib.suppress(ClientDisconnect):
             try:
                 caller = await self._server.gate.caller(request)
-                self._server.gate.admit(request, caller)
+                self._server.gate.admit(request, caller.shown)
                 held.enter_context(self._server.gate.counted(caller))
                 body, opens = await self._body(request, caller)
                 manager = await self._open()

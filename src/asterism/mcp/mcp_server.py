@@ -2,7 +2,7 @@
 
 ``mcp_server`` makes a server of the official SDK. Over stdio its one client is local: it acts under a name and with
 scopes that the user gave it. Over HTTP each request carries the credential of its caller (``mcp_http``). Either way the
-client is an editor and not a person (``api/local/editor_limits.py``).
+client is an editor and not a person (``api/local/edit_limits.py``).
 
 An error of a tool is a result with ``isError``; its text is the problem document of the HTTP API, so that a model can
 read the violations and correct itself. Every answer has aliases in place of the names of devices, and arguments may

@@ -1,7 +1,7 @@
 """The tools of the MCP server: each is an operation with a description for models.
 
 A tool has the fields, the limits, the scope and the answer of its operation, so there is one rule for every door; what
-an editor may not do is in ``api/local/editor_limits.py``. The table says what differs for a model: fields that it does
+an editor may not do is in ``api/local/edit_limits.py``. The table says what differs for a model: fields that it does
 not set, other defaults, and what is left out of an answer. The arguments of a tool are the fields of the request, and
 its output schema is that of the answer.
 """
@@ -253,6 +253,44 @@ TOOLS: Mapping[str, McpTool] = {
             "Read how far a batch has come: counts, rate, time left, and the newest runs that failed.",
             untrusted=True,
         ),
+        McpTool(
+            "send_event",
+            _DO.send_event,
+            "Send an event that plans wait for: it continues the tasks that wait for its name. With a `key`, a second "
+            "call sends nothing.",
+        ),
+        McpTool("list_events", _DO.list_events, "List the events that were sent, and who took them.", untrusted=True),
+        McpTool("list_limits", _DO.list_limits, "List the limits that plans and runs share, and what is in use."),
+        McpTool(
+            "retry_batch",
+            _DO.retry_batch,
+            "Retry the runs of a batch that failed; failed=false also those that were cancelled. `next` is the value "
+            "of `after` for the others. A retry replaces its run in all counts.",
+            untrusted=True,
+            defaults={"failed": True},
+        ),
+        # schedules
+        McpTool("list_schedules", _DO.list_schedules, "List the schedules: what they create, and when."),
+        McpTool(
+            "read_schedule",
+            _DO.show_schedule,
+            "Read a schedule with its terms, its next times and its latest decisions.",
+            untrusted=True,
+        ),
+        McpTool(
+            "list_ticks",
+            _DO.list_ticks,
+            "List the ticks of a schedule with what became of them: which succeeded, failed, were skipped or missed, "
+            "and which are late. Read a failed plan with read_plan.",
+            untrusted=True,
+        ),
+        McpTool(
+            "backfill_schedule",
+            _DO.backfill_schedule,
+            "Create the plans of past ticks of a schedule that have none. To run failed plans again is for people.",
+            defaults={"only_missing": True},
+        ),
+        McpTool("read_backfill", _DO.show_backfill, "Read how far the last backfill of a schedule has come."),
         McpTool("list_workflows", _DO.list_workflows, "List the workflows: what runs can execute."),
         McpTool(
             "create_run",

@@ -43,7 +43,7 @@ _DATA = frozenset({"input", "inputs", "output", "result", "params", "data", "env
 
 _OTHER_HOLDERS = frozenset(
     {"dependency", "teardown", "review", "provisional", "priority", "cycle", "approval", "pause", "cancel", "at_rest"}
-    | {"series", "ended"}
+    | {"series", "ended", "event", "until", "plan"}
 )
 """The kinds of reasons whose name is not that of a device."""
 

@@ -240,20 +240,11 @@ class ModelCaller:
     ) -> ModelResponse:
         """Send a question as a stream. Raises _Again or _GiveUp."""
         require_extra()
+        from pydantic_ai import exceptions
         from pydantic_ai.direct import model_request_stream
-        from pydantic_ai.exceptions import (
-            ModelAPIError,
-            ModelConnectionError,
-            ModelRateLimitError,
-            ModelRequestTimeout,
-            ModelServerError,
-            ModelUnavailableError,
-            UsageExtractionFailedWarning,
-            UserError,
-        )
 
         # A call whose usage cannot be read is counted with the estimate; nobody has to be told on the terminal.
-        warnings.simplefilter("ignore", UsageExtractionFailedWarning)
+        warnings.simplefilter("ignore", exceptions.UsageExtractionFailedWarning)
         settings: ModelSettings = {
             "max_tokens": max_output,
             "request_timeout": self.timeout,
@@ -280,15 +271,19 @@ class ModelCaller:
                     return stream.get()
         except TimeoutError:
             raise _Again(f"its stream has stalled for {self._stall_timeout:g} s", accepted=True) from None
-        except ModelRateLimitError as error:
+        except exceptions.ModelRateLimitError as error:
             raise _Again(f"it limits the rate of requests ({_short(error)})", error.retry_after) from None
-        except ModelRequestTimeout as error:
+        except exceptions.ModelRequestTimeout as error:
             raise _Again(_short(error), error.retry_after, accepted=True) from None
-        except (ModelUnavailableError, ModelServerError, ModelConnectionError) as error:
+        except (
+            exceptions.ModelUnavailableError,
+            exceptions.ModelServerError,
+            exceptions.ModelConnectionError,
+        ) as error:
             raise _Again(_short(error), error.retry_after) from None
-        except UserError as error:  # an unknown model, or no key
+        except exceptions.UserError as error:  # an unknown model, or no key
             raise _NotSent(_short(error)) from None
-        except ModelAPIError as error:
+        except exceptions.ModelAPIError as error:
             raise _GiveUp(_short(error)) from None
         except (_Problem, ModelMissing):
             raise

@@ -25,7 +25,7 @@ from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.models.device_aliases import DeviceAliases, shown_capabilities
-from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
+from asterism.models.untrusted_text import instructions, mark_untrusted, visible_text
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 
 MOST_ENDS = 12
@@ -48,26 +48,7 @@ OUTPUT_LENGTH = 2_400
 OUTPUT_TAIL = 4_000
 """How many characters of the output of a failed task are read."""
 
-INSTRUCTIONS = f"""\
-You edit a plan: a directed acyclic graph of tasks that devices execute while you read. You are called when tasks have
-ended. Decide whether the rest of the plan has to change, and answer with the tool `answer`: a list of edits that are
-applied all or none, and a short reason. If the plan is right as it is, answer with no edits.
-
-Rules:
-- Only tasks that have not started can be changed or removed. Tasks that run or have ended stay as they are;
-  `cancel_task` stops a running task.
-- To run a failed task again, add a task with a new id and let the tasks below the failed one depend on it instead.
-- A task that others depend on can only be removed with its dependents ("dependents": "remove"), or bridged ("bridge").
-- There must be no cycle, and both ends of a dependency must exist.
-- A dependency holds on "success" of its source (default), on "failure", on "completion" (either of them), or on
-  "always": also if the source was cancelled or could never run.
-- With "on": "teardown" the target tears the source down: it runs when everything below the source is over. Once it has
-  started, nothing can be added below the source.
-- Change as little as possible. Use only capabilities that a device has.
-- If an answer is rejected, you are told every violation; answer again with a corrected list of edits.
-- Tasks that are not shown can be read with the tool `show_tasks`.
-
-{UNTRUSTED_NOTICE}"""
+INSTRUCTIONS = instructions("editor_instructions.md")
 
 
 @dataclass(slots=True)
@@ -286,7 +267,7 @@ def _action(task: Task, mask: Mask) -> str:
         if value is not None:
             text = value if isinstance(value, str) else task.field_to_json(kind) if kind != "call" else _call(value)
             return f"{kind}: {_line(text if isinstance(text, str) else _json(mask.data(text)), mask)}"
-    return ""
+    return "" if task.wait_for is None else f"wait_for: {_line(_json(mask.data(dict(task.wait_for))), mask)}"
 
 
 def _call(function: Any) -> str:

@@ -20,7 +20,7 @@ from asterism.models.model_calls import ModelCaller, ModelFailed, Unlimited
 from asterism.models.model_messages import ModelQuestion, ToolCall, ToolSpec
 from asterism.models.plan_prompt import device_list, on_one_line
 from asterism.models.plan_prompt import name as shown_name
-from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
+from asterism.models.untrusted_text import instructions, mark_untrusted
 
 MAX_REQUESTS = 4
 """How often the model is asked for one plan."""
@@ -28,47 +28,7 @@ MAX_REQUESTS = 4
 MOST_LISTED = 30
 """How many devices and workflows a prompt lists."""
 
-INSTRUCTIONS = f"""\
-You write plan files: a directed acyclic graph of tasks that devices execute. Answer with the tool `plan`: the text of
-the file in YAML, and an explanation in a few sentences for the person who asked.
-
-The format:
-
-asterism: 1
-id: short-name
-tasks:
-  build:                       # the id of a task
-    description: what it is for
-    shell: make build          # exactly one of: shell (a line for /bin/sh), argv (a list of words), call
-                               # (package.module:function), http ({{method: GET, url: ...}}), agent
-  test:
-    argv: [make, test]
-    after: build               # an id, a list of ids, or {{build: failure}}; default: success
-    retries: 1
-    timeout: 10m
-  report:
-    shell: report --input "$log"
-    inputs: {{log: {{from: test, select: result}}}}   # inputs of a shell line are environment variables
-    after: {{test: completion}}
-    device: {{needs: [printer]}}  # capabilities that a device must have
-  review:
-    agent:                     # words for an agent, which only a device with the capability agent executes
-      description: Review the log in the input `log`, and name the first failure
-      tips: [begin at the end of the log]
-      result: {{type: object, properties: {{failure: {{type: string}}}}}}   # JSON Schema of the expected result
-    inputs: {{log: {{from: test, select: result}}}}
-    after: {{test: completion}}
-    untrusted: true            # its result may contain what strangers wrote: pages, issues, mails, logs of others
-
-Rules:
-- Tasks that do not depend on each other run at the same time: add only dependencies that are needed.
-- Ids are short and say what the task does. Every task has a description.
-- Mark every task with `untrusted: true` that reads pages, issues, mails or other texts of strangers.
-- Use only capabilities that a device has, and `agent` only if a device has that capability.
-- Invent no commands or functions that may not exist.
-- If a plan is rejected, you are told every mistake; answer again with a corrected file.
-
-{UNTRUSTED_NOTICE}"""
+INSTRUCTIONS = instructions("planner_instructions.md")
 
 PLAN_TOOL = ToolSpec(
     "plan",

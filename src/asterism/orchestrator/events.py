@@ -40,8 +40,8 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent(Event):
     """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed,
-    task_released, task_unchanged (it completes with its recorded result), task_result_refused (the result arrived after
-    the execution had been stopped)."""
+    task_waiting (it waits for the world), task_released, task_unchanged (it completes with its recorded result),
+    task_result_refused (the result arrived after the execution had been stopped)."""
 
     task_id: str
     status: TaskStatus
@@ -229,18 +229,8 @@ class PlanEvents:
 
     def task_changed(self, kind: str, node: Node, error: BaseException | None = None) -> None:
         if self.bus.subscriptions:
-            self.emit(
-                TaskEvent,
-                kind=kind,
-                task_id=node.id,
-                status=node.status,
-                device=node.device,
-                epoch=node.epoch,
-                attempt=node.attempts,
-                error=error,
-                reason=error_text(error),
-                provisional=node.provisional,
-            )
+            facts = {"status": node.status, "error": error, "reason": error_text(error)}
+            self.emit(TaskEvent, kind=kind, **_execution_of(node), **facts)
 
     def task_ended(self, node: Node) -> None:
         """A provisional end is not an event: it becomes one when it is confirmed."""
@@ -261,13 +251,15 @@ class PlanEvents:
             kind=f"task_{status}",
             at=self._now() if node.ended_at is None else node.ended_at,
             constellation=self._plan.id,
-            task_id=node.id,
             status=status,
-            device=node.device,
-            epoch=node.epoch,
-            attempt=node.attempts,
             value=node.value,
             error=node.error,
             reason=node.reason if node.error is None else error_text(node.error) or node.reason,
-            provisional=node.provisional,
+            **_execution_of(node),
         )
+
+
+def _execution_of(node: Node) -> dict[str, Any]:
+    """What an event says of the present execution of a task."""
+    at_device = {"device": node.device, "epoch": node.epoch, "attempt": node.attempts}
+    return {"task_id": node.id, **at_device, "provisional": node.provisional}

@@ -24,7 +24,7 @@ from typing import Any
 from weakref import getweakrefcount
 
 from asterism.core.backoff import retry_delay
-from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, error_text
+from asterism.core.errors import AsterismError, DeviceLost, DeviceUnavailable, NoDevice, PlanError, error_text
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation
@@ -57,8 +57,12 @@ from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
 from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from asterism.orchestrator.waiting_tasks import HERE, WaitingTasks
 
 logger = logging.getLogger("asterism.execution")
+
+NO_LIMITS = "it uses limits, and these are kept in a store: run the plan with one, such as with --store"
+"""Why a task with ``uses`` is not executed."""
 
 TEARDOWN_TIMEOUT = 300.0
 """Seconds that one attempt at a teardown may take, unless its task has a timeout: it runs also when its plan is
@@ -125,6 +129,7 @@ class Execution:
             wake=self.wake,
         )
         self._waiting = self.waiting.waiting
+        self.awaiting = WaitingTasks(self)
         self.cycles = EditCycles(self)
         self._trace = self.cycles.trace = trace
         if options.editor is not None:
@@ -148,7 +153,9 @@ class Execution:
         """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
         self.plan.clock, self.plan.on_applied = self.now, self.applied
         now = self.now()
-        for node in self.plan.nodes.values():
+        for node in tuple(self.plan.nodes.values()):
+            if node.awaits:
+                self.awaiting.begin(node)
             if node.status is not RUNNING or node.tentative is not None:
                 continue
             member = self.roster.find(node.device) if node.device is not None else None
@@ -191,8 +198,7 @@ class Execution:
         best: tuple[Entry, Lane, Member] | None = None
         for lane in tuple(queue.active_lanes):
             if lane is GROUP_LANE and queue.peek(lane) is not None:
-                group = queue.pop(lane)
-                return (bool(self._waiting) and self.waiting.holds(group)) or advance_group(self, group, now)
+                return self._advance(queue.pop(lane), now)
             member = roster.choose(lane)
             if member is not None:
                 entry = queue.peek(lane)
@@ -214,6 +220,15 @@ class Execution:
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
+        return True
+
+    def _advance(self, node: Node, now: float) -> bool:
+        """Let a ready task wait for the world, or advance a group. Returns True: one task has made its step."""
+        if self._waiting and self.waiting.holds(node):
+            return True
+        if node.task.wait_for is None:
+            return advance_group(self, node, now)
+        self.awaiting.begin(node)
         return True
 
     def _still_stopping(self, node: Node) -> bool:
@@ -257,6 +272,8 @@ class Execution:
             try:
                 if active.member.left:
                     raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
+                if active.task.uses and not getattr(active.member.device, "holds_limits", False):
+                    raise PlanError(NO_LIMITS)
                 if self._trace is None and active.task.skip_if_unchanged is None:
                     value = await active.member.device.execute(active)
                 else:
@@ -458,6 +475,7 @@ class Execution:
     def _forget(self, node: Node) -> None:
         """A task was cancelled."""
         self._forget_timers(node)
+        self.awaiting.remove(node)
         self.parked.pop(node, None)
         self.events.task_ended(node)
 
@@ -481,6 +499,7 @@ class Execution:
         for node in [node for node in self.backing_off if node.status is not RUNNING]:
             self._forget_timers(node)
         self.unplaceable.edited()
+        self.awaiting.edited()
         self.wake()
 
     def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
@@ -549,7 +568,7 @@ class Execution:
         self.wake()
 
     def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
-        return {*self.parked, *self.waiting.parked, *self.unplaceable}
+        return {*self.parked, *self.waiting.parked, *self.unplaceable, *self.awaiting}
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -565,7 +584,7 @@ class Execution:
         plan = self.plan
         if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        ready = self.unplaceable or self.parked or plan.queue.has_ready()
+        ready = self.unplaceable or self.parked or self.awaiting or plan.queue.has_ready()
         if self.cancelling:
             if not self.active and (self._hard or not ready):
                 self._end(cancelled=True)
@@ -594,6 +613,7 @@ class Execution:
         for node in tuple(self.backing_off):
             self._forget_timers(node)
         self.unplaceable.clear()
+        self.awaiting.close()
         self.waiting.close()
         self.plan.on_applied = None
         if self._trace is not None:
@@ -617,16 +637,13 @@ class Execution:
         for active in tuple(self.stopping.values()):
             self._ask_to_stop(active)
         self.cycles.abandon()
+        self.awaiting.close()
         self.waiting.close()
         if self._trace is not None:
             self._trace.left()
 
 
 # -- foreach groups ----------------------------------------------------------------------------------------------------
-
-
-HERE = "orchestrator"
-"""The device of a group in the story."""
 
 MOST_NAMES = 5
 """How many failed elements an error names."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from asterism.base import expressions as cel
+from asterism.base.content_folder import ContentFolder
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
@@ -27,7 +29,7 @@ from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, AnyEditor, editor_of
 from asterism.orchestrator.events import Event, EventBus
-from asterism.orchestrator.execution import Execution
+from asterism.orchestrator.execution import NO_LIMITS, Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
@@ -35,6 +37,7 @@ from asterism.orchestrator.roster import Member, Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.orchestrator.unchanged_tasks import ResultRecords
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from asterism.orchestrator.waiting_tasks import check_waits
 
 
 class PlanCommands:
@@ -180,7 +183,7 @@ class Orchestrator(PlanCommands):
             approval_timeout=approval_timeout,
             approval_escalation=approval_escalation,
             scopes=tuple(scopes),
-            artifacts=Artifacts(None if artifacts is None else Path(artifacts)),
+            artifacts=Artifacts(None if artifacts is None else ContentFolder(Path(artifacts), time.time)),
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)
@@ -243,6 +246,9 @@ class Orchestrator(PlanCommands):
         self._check_idle(plan)
         if plan.state is not ConstellationState.CREATED and plan.state is not ConstellationState.READY:
             raise PlanError(f"plan {plan.id!r} is {plan.state}: it cannot run again; use retry")
+        if (limited := next((node for node in plan.nodes.values() if node.task.uses), None)) is not None:
+            raise PlanError(f"task {limited.id!r}: {NO_LIMITS}")
+        check_waits(plan)
         self.options.prepare(plan, assignments)
         execution = self._execution(plan)
         execution.begin()
@@ -342,6 +348,8 @@ def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: No
         return Holder("pause", execution.plan.id, "the plan is paused")
     if (waiting := execution.waiting.holder_of(node.id)) is not None:
         return approval_holder(waiting, node.id)
+    if node.task.wait_for is not None:  # it needs no device
+        return None
     if node in execution.parked:
         return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
     if node in execution.backing_off:

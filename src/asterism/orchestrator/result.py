@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar, overload
 
 from asterism.core.attempt_log import TaskLog
+from asterism.core.errors import PlanFailed
 from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
@@ -18,11 +19,14 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.plan_end import time_at_rest
-from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.core.plan.status import CANCELLED, COMPLETED, EXIT_CODES, FAILED, ConstellationState
+from asterism.core.plan.task import Task
 from asterism.execution.artifacts import Artifacts, StoredFile
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class EndedTask(TaskView):
 
 
 class Result:
-    """``result.state``, ``result["build"].value``, ``result.summary``; iterate over it for the tasks."""
+    """``result.state``, ``result["build"]`` (the task as it ended), ``result[build]`` (what a ``Task`` returned),
+    ``result.summary``; iterate over it for the tasks."""
 
     def __init__(
         self,
@@ -83,8 +88,33 @@ class Result:
         """Whether the plan completed although tasks failed, because others handled each failure."""
         return self.plan.repaired
 
-    def __getitem__(self, task_id: str) -> EndedTask:
-        return EndedTask(self.plan.node(task_id), self.plan.records, self._artifacts)
+    @overload
+    def __getitem__(self, task: str) -> EndedTask: ...
+
+    @overload
+    def __getitem__(self, task: Task[Value]) -> Value: ...
+
+    def __getitem__(self, task: str | Task[Any]) -> Any:
+        """The task with an id, or the result of a task. Raises UnknownTask; of a task that did not complete there is no
+        result: raises PlanFailed."""
+        if isinstance(task, str):
+            return EndedTask(self.plan.node(task), self.plan.records, self._artifacts)
+        ended = self[task.id]
+        if ended.status is not COMPLETED:
+            raise PlanFailed(f"there is no result of {task.id!r}", {task.id: _end_of(ended)}) from ended.error
+        return ended.value
+
+    def raise_for_failures(self) -> Self:
+        """Return the result of a plan that has completed. Raises PlanFailed with each task that failed, and with those
+        that were cancelled if none failed."""
+        if self.state is ConstellationState.COMPLETED:
+            return self
+        failed = [task for task in self if task.status is FAILED] or [task for task in self if task.status is CANCELLED]
+        cause = next((task.error for task in failed if task.error is not None), None)
+        reasons = {task.id: _end_of(task) for task in failed}
+        raise PlanFailed(
+            f"the plan {self.plan.id!r} did not complete: it is {self.plan.state_text}", reasons
+        ) from cause
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.plan)
@@ -151,6 +181,12 @@ class Result:
             edits_accepted=plan.version,
             edits_rejected=sum(cycle.rejections for cycle in self.cycles),
         )
+
+
+def _end_of(task: TaskView) -> str:
+    """How a task ended, for a sentence."""
+    ended = {FAILED: "failed", CANCELLED: "was cancelled"}.get(task.status, f"is {task.status}")
+    return f"{ended}: {task.reason}" if task.reason else ended
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from asterism.core.errors import NoDevice
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation, Upstream
-from asterism.core.plan.known_devices import KnownDevices
+from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING

@@ -19,7 +19,14 @@ from typing import NoReturn
 from asterism.core.errors import Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_rules import ApprovalRule, EditScope, approval_reasons, scope_violations
+from asterism.core.plan.edit_rules import (
+    ApprovalRule,
+    EditScope,
+    KnownDevices,
+    approval_reasons,
+    device_violations,
+    scope_violations,
+)
 from asterism.core.plan.edit_trial import Trial, touched_tasks, trial
 from asterism.core.plan.edits import (
     APPROVAL_TIMEOUT,
@@ -32,7 +39,6 @@ from asterism.core.plan.edits import (
     EditWaits,
     WaitingEdit,
 )
-from asterism.core.plan.known_devices import KnownDevices, device_violations
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import mark_violations, taint_reasons, taint_violations

@@ -11,22 +11,21 @@ How the modules work together:
 - Connection: ``peer_client`` and ``peer_server`` (HTTPS with pinned certificates and bearer tokens). ``peer_service``
   runs both beside a device, and its sync loop calls the peers.
 - A sync: ``exchange`` is both sides of the protocol, its progress and its result; ``messages`` has the fields, limits,
-  validation and encoding of messages. ``outgoing`` reads batches from our feed of changes;
-  ``rollback_detection`` notices a store file that was restored from an older copy. ``ingest`` writes incoming batches;
-  ``record_decisions`` decides about each record, by ``trust`` (what a peer is believed) and ``storage_limits`` (how
-  much it may store).
+  validation and encoding of messages. ``outgoing`` reads batches from our feed of changes, and
+  notices a store file that was restored from an older copy. ``ingest`` writes incoming batches; ``record_decisions``
+  decides about each record, by what a peer is believed and by ``storage_limits`` (how much it may store).
 - Devices: ``remote_devices`` stores the devices of a peer as sessions, so that they can be given work here.
 - When something went wrong: ``takeover`` decides about the runs of a silent or removed peer, ``forgotten_runs`` closes
   copies that their authority no longer knows, and ``peer_notices`` tells people, with limits.
-- ``fleet_extension`` connects this package to the ports of a fleet (fleet/extensions.py);
-  ``asterism/__init__`` registers it. No module of another capability imports this package.
+- ``takeover`` also has what connects this package to the ports of a fleet (fleet/extensions.py): ``monitor_pass`` and
+  ``explain``. ``asterism/__init__`` registers it. No module of another capability imports this package.
 
 Terms: the *feed* of a store is its numbered list of changes; a *cursor* is a position in the feed of a peer. The
 *authority* of a run is the store that decides about it; others keep a *copy* that is left to it.
 
 Invariants:
 
-- No peer is believed about another store's devices (``trust``).
+- No peer is believed about another store's devices (``record_decisions``).
 - The token of the connection identifies a peer, and the id of its store is bound at the first contact.
 - The cursor and the records it covers are one commit, so a sync can break off anywhere. A batch that arrives twice
   changes nothing.

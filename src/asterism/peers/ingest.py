@@ -6,7 +6,7 @@ own, before that one. A batch that is ingested twice changes nothing the second 
 
 A peer is asked to send everything again when something it sent may be accepted now:
 
-- Its record about a session of ours was not believed, and that session is over now (trust.py).
+- Its record about a session of ours was not believed, and that session is over now (record_decisions.py).
 - Its storage quota was exceeded, and there is room again (storage_limits.py).
 """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import safe_repr
@@ -51,6 +51,9 @@ MAX_RECORD_BLOBS = 100
 MAX_RUNS_ASKED = 500
 """About how many runs one message asks whether the other side still knows them."""
 
+MAX_DEVICES = 1000
+"""How many devices one message announces."""
+
 LINE_LISTS = {"records": "record", "workflows": "workflow", "devices": "device"}
 """The lists whose elements have lines of their own, and the key of such a line."""
 
@@ -70,7 +73,7 @@ class UnreadableLine:
 
 
 class Cursor(NamedTuple):
-    """A store's position in the feed of another, and the mark of the last batch it received (rollback_detection.py);
+    """A store's position in the feed of another, and the mark of the last batch it received (outgoing.py);
     without a mark ``turn`` is 0. ``whole`` asks for all records, including those that came from the reader."""
 
     feed: str
@@ -91,83 +94,9 @@ class IncomingRecord(NamedTuple):
     run_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message of a sync. The wire names of its fields are fixed.
+# -- a message, and how each of its fields is read ---------------------------------------------------------------------
 
-    ``feed`` is the id of the sender's feed, and ``items`` are its changes after number ``after`` up to ``upto``;
-    ``more`` if there are others, and ``newest`` is the number of the last. ``turn`` and ``mark`` belong to ``upto``.
-    ``cursor`` is the sender's position in the receiver's feed. ``anew`` says that the receiver's cursor is void and it
-    is sent everything, ``put_back`` that the reason is a rollback of the sender's store. ``whole`` says that records
-    that came from the receiver are included; a sender of an earlier version omits it. ``devices`` are only in the first
-    message of a sync.
-
-    ``wants`` are blobs that the sender lacks, with their sizes, ``lacks`` those it was asked for and does not have.
-    ``refused`` is how many records of the message that this one answers were refused, ``reasons`` are the first
-    reasons. ``asks`` are runs with open copies at the sender, None if it does not ask; ``unknown``
-    are runs that the receiver asked about and the sender does not know."""
-
-    store: str
-    clock: float
-    feed: str
-    cursor: Cursor | None
-    after: int
-    upto: int
-    more: bool
-    newest: int
-    items: Sequence[IncomingRecord]
-    workflows: Sequence[Any]
-    devices: Sequence[Any] | None
-    wants: Mapping[str, int]
-    lacks: frozenset[str]
-    refused: int = 0
-    reasons: Sequence[str] = ()
-    turn: int = 0
-    mark: str = ""
-    anew: bool = False
-    put_back: bool = False
-    asks: Sequence[str] | None = None
-    unknown: frozenset[str] = frozenset()
-    whole: bool = True
-
-
-def encode_record(number: int, by: str, run: Run) -> JsonObject:
-    """A run as it is sent: without its key, which belongs to this store."""
-    sent = run.changed(key=None)
-    return {"number": number, "by": by, "run": row_codec.record_of(sent)}
-
-
-def encoded_size(sent: Any) -> int:
-    """The size of a value in bytes of JSON."""
-    return len(json.dumps(sent, separators=(",", ":")))
-
-
-def fits_message(sent: Mapping[str, Any]) -> bool:
-    """Whether a record is within the size limit of every peer."""
-    return record_length(sent["run"]) <= MAX_RECORD_CHARS
-
-
-def printable(text: str, most: int) -> str:
-    """Foreign text, cut and without control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
-
-
-# -- validation --------------------------------------------------------------------------------------------------------
-
-
-def parse_message(data: object) -> Message:
-    """Raises PeerRefused."""
-    if not isinstance(data, Mapping):
-        raise PeerRefused("a message has to be a JSON object")
-    if data.get("protocol") != PROTOCOL:
-        raise PeerRefused(
-            f"the peer uses protocol version {safe_repr(data.get('protocol'))}, and this store uses {PROTOCOL}"
-        )
-    try:
-        values = {name: parse(data[name]) for name, parse in _PARSERS.items() if name in data or name in _REQUIRED}
-        return Message(items=_parse_records(_parse_list(data["records"], MAX_BATCH_RECORDS), values["after"]), **values)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is incomplete or invalid: {safe_repr(error)}") from None
+_Parse = Callable[[Any], Any]
 
 
 def _parse_cursor(value: Any) -> Cursor | None:
@@ -231,28 +160,97 @@ def _parse_sizes(value: Any) -> dict[str, int]:
     return {_parse_blob_name(name): _parse_count(size) for name, size in value.items()}
 
 
-_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "store": _parse_name,
-    "clock": _parse_clock,
-    "feed": _parse_name,
-    "cursor": _parse_cursor,
-    "after": _parse_count,
-    "upto": _parse_count,
-    "more": bool,
-    "newest": _parse_count,
-    "workflows": lambda value: _parse_list(value, MAX_BATCH_RECORDS),
-    "devices": lambda value: None if value is None else _parse_list(value, 1000),
-    "wants": _parse_sizes,
-    "lacks": lambda value: frozenset(map(_parse_blob_name, _parse_list(value, MAX_BLOBS_WANTED))),
-    "refused": _parse_count,
-    "reasons": lambda value: list(map(_parse_reason, _parse_list(value, MAX_REASONS))),
-    "turn": _parse_count,
-    "mark": _parse_mark,
-    "anew": bool,
-    "put_back": bool,
-    "asks": lambda value: None if value is None else list(map(_parse_name, _parse_list(value, MAX_RUNS_ASKED))),
-    "unknown": lambda value: frozenset(map(_parse_name, _parse_list(value, MAX_RUNS_ASKED))),
-    "whole": bool,
+def _list_of(most: int, parse: _Parse = lambda item: item, make: _Parse = list) -> _Parse:
+    return lambda value: make(map(parse, _parse_list(value, most)))
+
+
+def _or_none(parse: _Parse) -> _Parse:
+    return lambda value: None if value is None else parse(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a sync. The wire names of its fields are fixed. The annotation of a field has what reads it.
+
+    ``feed`` is the id of the sender's feed, and ``items`` are its changes after number ``after`` up to ``upto``;
+    ``more`` if there are others, and ``newest`` is the number of the last. ``turn`` and ``mark`` belong to ``upto``.
+    ``cursor`` is the sender's position in the receiver's feed. ``anew`` says that the receiver's cursor is void and it
+    is sent everything, ``put_back`` that the reason is a rollback of the sender's store. ``whole`` says that records
+    that came from the receiver are included; a sender of an earlier version omits it. ``devices`` are only in the first
+    message of a sync.
+
+    ``wants`` are blobs that the sender lacks, with their sizes, ``lacks`` those it was asked for and does not have.
+    ``refused`` is how many records of the message that this one answers were refused, ``reasons`` are the first
+    reasons. ``asks`` are runs with open copies at the sender, None if it does not ask; ``unknown``
+    are runs that the receiver asked about and the sender does not know."""
+
+    store: Annotated[str, _parse_name]
+    clock: Annotated[float, _parse_clock]
+    feed: Annotated[str, _parse_name]
+    cursor: Annotated[Cursor | None, _parse_cursor]
+    after: Annotated[int, _parse_count]
+    upto: Annotated[int, _parse_count]
+    more: Annotated[bool, bool]
+    newest: Annotated[int, _parse_count]
+    items: Sequence[IncomingRecord]
+    workflows: Annotated[Sequence[Any], _list_of(MAX_BATCH_RECORDS)]
+    devices: Annotated[Sequence[Any] | None, _or_none(_list_of(MAX_DEVICES))]
+    wants: Annotated[Mapping[str, int], _parse_sizes]
+    lacks: Annotated[frozenset[str], _list_of(MAX_BLOBS_WANTED, _parse_blob_name, frozenset)]
+    refused: Annotated[int, _parse_count] = 0
+    reasons: Annotated[Sequence[str], _list_of(MAX_REASONS, _parse_reason)] = ()
+    turn: Annotated[int, _parse_count] = 0
+    mark: Annotated[str, _parse_mark] = ""
+    anew: Annotated[bool, bool] = False
+    put_back: Annotated[bool, bool] = False
+    asks: Annotated[Sequence[str] | None, _or_none(_list_of(MAX_RUNS_ASKED, _parse_name))] = None
+    unknown: Annotated[frozenset[str], _list_of(MAX_RUNS_ASKED, _parse_name, frozenset)] = frozenset()
+    whole: Annotated[bool, bool] = True
+
+
+def encode_record(number: int, by: str, run: Run) -> JsonObject:
+    """A run as it is sent: without its key, which belongs to this store."""
+    sent = run.changed(key=None)
+    return {"number": number, "by": by, "run": row_codec.record_of(sent)}
+
+
+def encoded_size(sent: Any) -> int:
+    """The size of a value in bytes of JSON."""
+    return len(json.dumps(sent, separators=(",", ":")))
+
+
+def fits_message(sent: Mapping[str, Any]) -> bool:
+    """Whether a record is within the size limit of every peer."""
+    return record_length(sent["run"]) <= MAX_RECORD_CHARS
+
+
+def printable(text: str, most: int) -> str:
+    """Foreign text, cut and without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
+# -- validation --------------------------------------------------------------------------------------------------------
+
+
+def parse_message(data: object) -> Message:
+    """Raises PeerRefused."""
+    if not isinstance(data, Mapping):
+        raise PeerRefused("a message has to be a JSON object")
+    if data.get("protocol") != PROTOCOL:
+        raise PeerRefused(
+            f"the peer uses protocol version {safe_repr(data.get('protocol'))}, and this store uses {PROTOCOL}"
+        )
+    try:
+        values = {name: parse(data[name]) for name, parse in _PARSERS.items() if name in data or name in _REQUIRED}
+        return Message(items=_parse_records(_parse_list(data["records"], MAX_BATCH_RECORDS), values["after"]), **values)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise PeerRefused(f"the message is incomplete or invalid: {safe_repr(error)}") from None
+
+
+_PARSERS: Mapping[str, _Parse] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Message, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
 """How each field of a message is read, except its records."""
 

@@ -26,7 +26,7 @@ FUTURE_TOLERANCE = 60.0
 """How many seconds a time may lie in the future, since clocks are corrected now and then."""
 
 ROLLBACK_KEY = "store/put-back"
-"""The key of the register with the time at which a rollback of this store was detected (rollback_detection.py)."""
+"""The key of the register with the time at which a rollback of this store was detected (outgoing.py)."""
 
 
 class UnknownPeer(AsterismError):
@@ -112,7 +112,7 @@ class PeerRegistry:
 
     async def _mark_reset(self, peer: Peer) -> list[Write]:
         """Drop the marks of a peer, so that it is sent everything if it comes back. The turn stays, or older turns
-        would look like future ones (rollback_detection.py)."""
+        would look like future ones (outgoing.py)."""
         register = await self._store.register(marks_key(peer.store)) if peer.store is not None else None
         return (
             [PutRegister(register.key, {"turn": register.value.get("turn", 0)}, register.revision)] if register else []
@@ -120,7 +120,7 @@ class PeerRegistry:
 
     async def replay_writes(self, gone: str) -> list[Write]:
         """The writes that make all other peers send everything again. Records of theirs may have been ignored because
-        only the peer that is ``gone`` was believed about them (trust.py); from now on they are accepted."""
+        only the peer that is ``gone`` was believed about them (record_decisions.py); from now on they are accepted."""
         writes: list[Write] = []
         for peer in await self.all():
             cursor = await self._store.register(cursor_key(peer.name))
@@ -250,7 +250,7 @@ def unknown_runs_key(name: str) -> str:
 
 
 def marks_key(store: str | None) -> str:
-    """The key of the register with the marks given to a peer (rollback_detection.py). It contains the id of the peer's
+    """The key of the register with the marks given to a peer (outgoing.py). It contains the id of the peer's
     store, since the name may change."""
     return f"feed/marks/{store}"
 

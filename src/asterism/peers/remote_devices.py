@@ -24,12 +24,12 @@ from asterism.core.run.run import ASSIGNED
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.fleet import settings
 from asterism.peers import peer_notices
+from asterism.peers.messages import MAX_DEVICES
 from asterism.peers.registry import PeerRegistry, session_host
 from asterism.store import row_codec
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
 
-MAX_DEVICES = 1000
 MAX_PROFILE_CHARS = 20_000
 MAX_ENDED_SESSIONS = 1000
 """How many devices that a peer no longer announces are remembered, for each peer."""

@@ -9,7 +9,7 @@ silence itself: ``MIN_OBSERVED_SILENCE`` seconds, or a machine that is never on 
 the store's clock cannot tell, because it was ahead at the last contact, a monitor observes all of it.
 
 Records of other peers about the silent peer's devices were ignored so far, since only that peer was believed about them
-(trust.py). From now on they are accepted. So all others are asked to send everything again, whether any run
+(record_decisions.py). From now on they are accepted. So all others are asked to send everything again, whether any run
 is left to the silent peer or not, at most five times in an hour for the same peer.
 
 **Removal.** A person who removes a peer decides whether its unfinished runs are held or adopted. *Held* are runs that
@@ -26,6 +26,9 @@ Runs of ours that were only offered to a device of the peer stay ours, and are a
 
 With ``adopt`` the monitor pass takes over the runs that were left to the peer, and the paused ones are resumed. A peer
 that is invited again decides about its own runs as before.
+
+``monitor_pass`` and ``explain`` are what peers plug into a fleet: a pass of the monitor, and explanations of waiting
+runs.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.series.machine import UnreadableSeries
+from asterism.fleet.extensions import MonitorPass
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.run_explanation import Reason
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.peers.registry import (
     Peer,
@@ -330,3 +335,28 @@ async def _removal_mark(store: Store, peer_store: str | None, name: str, adopt: 
         return []
     register = await store.register(removed_peer_key(peer_store))
     return [PutRegister(removed_peer_key(peer_store), {"peer": name, "adopt": adopt}, register and register.revision)]
+
+
+# -- what peers plug into a fleet --------------------------------------------------------------------------------------
+
+
+def monitor_pass(fleet: Fleet) -> MonitorPass:
+    """The pass that adopts the runs of silent peers."""
+    return Takeover(fleet).run_pass
+
+
+async def explain(fleet: Fleet, run: Run) -> Reason | None:
+    """Which peer decides about a run; None if this store does."""
+    if await fleet.store.register(FEED) is None:
+        return None
+    left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
+    if left_to is None:
+        return None
+    name = next((peer.name for peer in await PeerRegistry(fleet.store).all() if peer.store == left_to), None)
+    if name is None:
+        removed = await fleet.store.register(removed_peer_key(left_to))
+        was = removed.value["peer"] if removed is not None and removed.value else "(unknown)"
+        if removed is not None and removed.value and removed.value["adopt"]:
+            return Reason("left", was, f"peer {was} managed it and was removed: this store is about to adopt it")
+        return Reason("removed", was, f"it is held: peer {was} managed it and was removed")
+    return Reason("left", name, f"peer {name} manages it as long as that peer is heard from")

@@ -22,8 +22,9 @@ workflows for a fleet.
 Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
 imported unless the caller allows it (``imports=True``).
 
-To add a key to tasks, add it to ``models.Task`` and to ``loader._core_task``; the JSON Schema and the reference of plan
-files follow from the models, and tests compare them.
+To add a key to tasks, add it to ``models.Task``; a field of the same name in the task of the core gets its value,
+unless ``loader._core_task`` converts it. The JSON Schema and the reference of plan files follow from the models, and
+tests compare them.
 """
 
 from typing import TYPE_CHECKING

@@ -18,11 +18,11 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import NAMESPACES, TICK, with_constants
-from asterism.base.schema_patterns import UnsupportedPattern, check_patterns
+from asterism.base.linear_regex import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
-from asterism.core.plan import task_files
+from asterism.core.plan import awaited, task_files
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
@@ -93,8 +93,20 @@ class TaskChecks:
         actions = [action for action in ACTIONS if getattr(self.task, action) is not None]
         if len(actions) > 1:
             yield (actions[1],), f"has {' and '.join(actions)}; a task has one action", False
-        if not actions and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
-            yield (), f"has no action; give it one of {', '.join(ACTIONS)}", False
+        if self.task.wait_for is not None:
+            yield from self._wait(self.task.wait_for)
+        elif not actions and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
+            yield (), f"has no action; give it one of {', '.join(ACTIONS)}, or wait_for", False
+
+    def _wait(self, wait: models.WaitFor) -> Iterator[Finding]:
+        """A task that waits has no action, and nothing that says how a device executes one."""
+        for text in awaited.wait_problems(wait_fields(wait)):
+            yield ("wait_for",), text, False
+        problem = awaited.excluded_problem(self.task, [name for name in awaited.EXCLUDED if name not in _OF_GROUPS])
+        if problem is not None:
+            yield ("wait_for",), problem, False
+        if self.task.teardown is not None:
+            yield ("teardown",), "is a teardown, so it cannot wait: a teardown ends in bounded time", False
 
     def _dependencies(self) -> Iterator[Finding]:
         for source, on, when, path in self.task.dependencies():
@@ -332,6 +344,16 @@ def missing_outputs(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str
                 yield task_id, name, problem
 
 
+_OF_GROUPS = ("foreach", "needs")
+"""Excluded fields of a task: a group in a plan file has the first for its elements; the second is in ``device``."""
+
+
+def wait_fields(wait: models.WaitFor) -> dict[str, Any]:
+    """``wait_for`` as a task has it."""
+    fields = wait.model_dump(exclude_none=True)
+    return {**fields, "tick": f"{{{TICK}}}"} if wait.tick == "same" else fields
+
+
 def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
     """The unknown name in a valid expression; None if there is none."""
     try:
@@ -380,6 +402,10 @@ def _texts(task: models.Task) -> Iterator[Found]:
         if text is not None:
             yield ("device",), text
     yield from _texts_in(("outputs",), task.outputs)
+    for name in task.uses or ():
+        yield ("uses", name), name
+    if task.wait_for is not None:
+        yield from _texts_in(("wait_for",), wait_fields(task.wait_for))
     if task.skip_if_unchanged is not None:
         yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.model_dump(exclude_none=True))
     if isinstance(task.agent, str):

@@ -85,16 +85,21 @@ def add_group(
     scope: Scope,
     at: str,
     folder: str | None,
+    only: Collection[str],
 ) -> None:
-    """Add a group to the plan, with its elements if they are known. ``at`` is its place in the file, ``folder`` that of
-    the file, None if the plan is only a text: then no file is read. Raises NotExpandable, and what ``fill_task``
-    raises."""
+    """Add a group to the plan, with its elements if they are known, or those of them that ``only`` names. ``at`` is its
+    place in the file, ``folder`` that of the file, None if the plan is only a text: then no file is read. Raises
+    NotExpandable, and what ``fill_task`` raises."""
     params = scope["params"]
     if isinstance(task.foreach, models.Over) and task.foreach.source is not None:
         over = task.foreach
         select = None if over.select is None else with_constants(over.select, scope)
         spec = {"from": over.source, "select": select, "max": over.max, "at": at}
         refuse_data_as_instructions(template)
+        if only:
+            raise NotExpandable(
+                f"the elements of {template.id!r} are known when {over.source!r} has ended; choose the whole group"
+            )
         plan.add(deferred_group(template, spec, params), after)
         return
     if task.matrix is not None:
@@ -106,11 +111,25 @@ def add_group(
         scopes = list_scopes(items, task.foreach if isinstance(task.foreach, str) else "the list")
     follows = {name: True for name in scope if name == TICK_FOLLOWS}
     elements = element_tasks(template, [{**element, **follows} for element in scopes], params)
+    if only:
+        elements = _chosen(elements, only)
     for element in elements:
         plan.add(element, after or None)
     # without elements there is nothing to wait for but what the elements would have waited for
     above = dict.fromkeys((element.id for element in elements), "completion") if elements else after
     plan.add(group_task(template, {"of": [element.id for element in elements]}), above or None)
+
+
+def _chosen(elements: Sequence[Task], only: Collection[str]) -> list[Task]:
+    """The elements with these names, in their order: ``load[eu]``, or ``load[0]`` by the index."""
+    places = {element.id: place for place, element in enumerate(elements)}
+    group = next(iter(only)).partition("[")[0]
+    by_index = {f"{group}[{place}]": place for place in range(len(elements))} | places
+    unknown = next((name for name in only if name not in by_index), None)
+    if unknown is not None:
+        known = f"from {elements[0].id!r} to {elements[-1].id!r}" if elements else "none"
+        raise NotExpandable(f"there is no element {unknown!r} to run; there are {len(elements):,}, {known}")
+    return [elements[place] for place in sorted({by_index[name] for name in only})]
 
 
 def _read_scopes(over: models.Over, scope: Scope, folder: str | None) -> list[Scope]:

@@ -19,7 +19,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -29,6 +29,7 @@ from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
+from asterism.core.plan.awaited import EXCLUDED
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
@@ -39,7 +40,7 @@ from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fi
 from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
-from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs
+from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs, wait_fields
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
@@ -90,77 +91,66 @@ Params = Mapping[str, Any] | GivenParameters
 """The values of parameters, by name; or where to find them."""
 
 
-def load(
-    path: str,
-    *,
-    params: Params = NOTHING,
-    only: Collection[str] = (),
-    fleet: bool = False,
-    tick: str | None = None,
-    scheduled: bool = False,
-) -> PlanFile:
-    """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
-    need; ``tick`` is a day or time, which ``{tick}`` stands for, or a schedule gives one later (``scheduled``);
-    ``fleet`` as for ``check``. Raises BadPlan with every mistake, InvalidTick, and OSError if the file cannot be
-    read."""
-    options: dict[str, Any] = {"only": only, "fleet": fleet, "tick": tick, "scheduled": scheduled}
-    plan_file, mistakes = check(path, params=params, **options)
+class ReadOptions(TypedDict, total=False):
+    """How a plan is read."""
+
+    params: Params
+    only: Collection[str]
+    """The plan has these tasks and what they need."""
+
+    fleet: bool
+    """Whether a task may need a device that the file does not list."""
+
+    tick: str | None
+    """A day or time, which ``{tick}`` stands for."""
+
+    scheduled: bool
+    """Whether a schedule gives the tick later."""
+
+    imports: bool
+    """Whether to import the functions of ``call`` tasks, and compare their parameters with the inputs."""
+
+    places: tuple[str, ...]
+    """More folders with modules."""
+
+
+def load(path: str, **options: Unpack[ReadOptions]) -> PlanFile:
+    """The plan in a file. Raises BadPlan with every mistake, InvalidTick, and OSError if the file cannot be read."""
+    plan_file, mistakes = check(path, **options)
     if plan_file is None:
         raise BadPlan(path, mistakes)
     return plan_file
 
 
-def check(
-    path: str,
-    *,
-    imports: bool = False,
-    params: Params = NOTHING,
-    only: Collection[str] = (),
-    fleet: bool = False,
-    tick: str | None = None,
-    scheduled: bool = False,
-) -> tuple[PlanFile | None, list[Mistake]]:
-    """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
-
-    With ``imports``, imports the functions of ``call`` tasks and compares their parameters with the inputs. For a
-    ``fleet``, a task may need a device that the file does not list."""
+def check(path: str, **options: Unpack[ReadOptions]) -> tuple[PlanFile | None, list[Mistake]]:
+    """The plan in a file, or None, and all mistakes and warnings in the order of their lines."""
     text, mistakes = read_text(path)
     if mistakes:
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
-    options: dict[str, Any] = {"imports": imports, "places": places, "params": params, "only": only, "fleet": fleet}
-    return examine(text, PurePath(path).stem, path=path, tick=tick, scheduled=scheduled, **options)
+    options.setdefault("places", places)
+    return examine(text, PurePath(path).stem, path=path, **options)
 
 
 def examine(
-    text: str,
-    name: str,
-    *,
-    imports: bool = False,
-    places: tuple[str, ...] = (),
-    path: str = "",
-    params: Params = NOTHING,
-    only: Collection[str] = (),
-    texts: Mapping[str, str] | None = None,
-    fleet: bool = False,
-    tick: str | None = None,
-    scheduled: bool = False,
+    text: str, name: str, *, path: str = "", texts: Mapping[str, str] | None = None, **options: Unpack[ReadOptions]
 ) -> tuple[PlanFile | None, list[Mistake]]:
-    """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
-    ``include`` is relative to the folder of ``path``; with ``texts`` it names one of these, and no file is read."""
+    """``check`` for a text. ``name`` is the id of a plan without one; ``include`` is relative to the folder of
+    ``path``; with ``texts`` it names one of these, and no file is read."""
     with _no_collection():
         data, mistakes = parse_yaml(text)
         if data is None:
             return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
         if not isinstance(data, YamlMapping):
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
+        params = options.get("params", NOTHING)
         parameters = params if isinstance(params, GivenParameters) else GivenParameters(params)
         reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), parameters, mistakes)
         if path and texts is None:
             reader.folder = os.path.dirname(path)
-        ticks = _may_name_tick(text, reader.sources, parameters)
+        tick = options.get("tick")
         values = None if tick is None else tick_on_request(tick)  # a wrong one is refused before all else
-        plan_file = reader.plan_file(name, PlanTerms(imports, places, tuple(only), fleet, ticks, values, scheduled))
+        plan_file = reader.plan_file(name, options, values, _may_name_tick(text, reader.sources, parameters))
         return plan_file, in_order(reader.mistakes)
 
 
@@ -188,20 +178,6 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class PlanTerms(NamedTuple):
-    """How a plan is read. See ``check``."""
-
-    imports: bool
-    places: tuple[str, ...]
-    only: tuple[str, ...]
-    fleet: bool
-    ticks: bool
-    """Whether the texts may name a tick; ``tick`` has its values, ``scheduled`` says that it gets them later."""
-
-    tick: TickValues | None
-    scheduled: bool
-
-
 class RawTask(NamedTuple):
     """A task as it is written, with the defaults of its file."""
 
@@ -224,7 +200,8 @@ class _PlanReader:
         line = line_of(raw.value, path) if path and path[0] in getattr(raw.value, "lines", ()) else raw.line
         self.mistakes.append(Mistake(line, f"task {task_id!r}: {text}", warning, raw.file))
 
-    def plan_file(self, name: str, options: PlanTerms) -> PlanFile | None:
+    def plan_file(self, name: str, options: ReadOptions, tick: TickValues | None, ticks: bool) -> PlanFile | None:
+        """``ticks`` says whether the texts may name a tick; ``tick`` has its values, if they are known."""
         heads = [self._head(source) for source in self.sources]
         declared: dict[str, Declaration] = {}
         for (head, _), source in zip(heads, self.sources, strict=True):  # the declaration of the including file counts
@@ -236,14 +213,17 @@ class _PlanReader:
         line = line_of(self.sources[0].data, ("params",))
         params = resolve(declared, self.parameters, line, self.mistakes, named=mentioned.keys())
         devices = _devices([head for head, _ in heads])
-        unknown = options.fleet or any("devices" in faulty for _, faulty in heads)
+        unknown = options.get("fleet") or any("devices" in faulty for _, faulty in heads)
         known = None if unknown else {device.id: device.can for device in devices}
         names = tuple({**declared, **mentioned})
-        context = PlanContext(self.raw.keys(), known, options.imports, options.places, names, options.ticks)
-        scope = {"params": params, **({TICK_FOLLOWS: True} if options.ticks else {})}
-        plan = self._plan(heads[0][0].id or name, context, scope, options.only)
-        if plan is not None:
-            plan = self._ticked(plan, options)
+        imports, places = options.get("imports", False), options.get("places", ())
+        context = PlanContext(self.raw.keys(), known, imports, places, names, ticks)
+        scope = {"params": params, **({TICK_FOLLOWS: True} if ticks else {})}
+        plan = self._plan(heads[0][0].id or name, context, scope, tuple(options.get("only", ())))
+        if plan is not None and tick is not None:
+            plan = with_tick(plan, tick)
+        elif plan is not None and ticks and self.parameters.required and not options.get("scheduled"):
+            self._require_tick(plan)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
         plan.tags = tuple(dict.fromkeys(heads[0][0].tags or ()))
@@ -279,18 +259,15 @@ class _PlanReader:
             sources = parents[task_id]
             if needed is not None:
                 sources = {source: condition for source, condition in sources.items() if source in needed}
-            self._add(plan, task_id, tasks[task_id], sources, scope)
+            elements = () if task_id in only else [name for name in only if name != task_id == _group_of(name)]
+            self._add(plan, task_id, tasks[task_id], sources, scope, elements)
         return plan
 
-    def _ticked(self, plan: Constellation, options: PlanTerms) -> Constellation:
-        """The plan with its tick. That a tick is missing is one mistake, however many tasks need it."""
-        if options.tick is not None:
-            return with_tick(plan, options.tick)
-        waits = options.scheduled or not self.parameters.required or not options.ticks
-        for task_id in () if waits else islice(tasks_with_tick(plan), 1):
+    def _require_tick(self, plan: Constellation) -> None:
+        """That a tick is missing is one mistake, however many tasks need it."""
+        for task_id in islice(tasks_with_tick(plan), 1):
             group = task_id if task_id in self.raw else task_id.partition("[")[0]
             self.blame(group, (), "uses the tick of a schedule; give one to run it now: --tick 2026-11-17")
-        return plan
 
     def _head(self, source: PlanSource) -> tuple[models.Head, set[str]]:
         """Everything except the tasks, without its faulty parts, and the keys that have some."""
@@ -344,14 +321,15 @@ class _PlanReader:
         return order
 
     def _needed(self, only: tuple[str, ...], parents: Mapping[str, Sources]) -> set[str] | None:
-        """The tasks in ``only`` and all above them; None for all tasks."""
+        """The tasks in ``only`` and all above them; None for all tasks. Of an element such as ``load[eu]`` it is the
+        group."""
         if not only:
             return None
         for name in only:
-            if name not in self.raw:
+            if _group_of(name) not in self.raw:
                 text = f"there is no task {name!r} to run{suggestion(name, list(self.raw))}"
                 self.mistakes.append(Mistake(line_of(self.sources[0].data, ("tasks",)), text))
-        needed = {name for name in only if name in self.raw}
+        needed = {_group_of(name) for name in only} & self.raw.keys()
         open_tasks = list(needed)
         while open_tasks:
             for source in parents[open_tasks.pop()]:
@@ -361,8 +339,15 @@ class _PlanReader:
         return needed
 
     def _add(
-        self, plan: Constellation, task_id: str, task: models.Task, sources: Sources, scope: Mapping[str, Any]
+        self,
+        plan: Constellation,
+        task_id: str,
+        task: models.Task,
+        sources: Sources,
+        scope: Mapping[str, Any],
+        only: Collection[str],
     ) -> None:
+        """Add a task. Of a group, only the elements that ``only`` names, or all."""
         raw = self.raw[task_id]
         template = _core_task(task_id, task, raw.value)
         try:
@@ -374,13 +359,20 @@ class _PlanReader:
                 after[source]["handled"] = True
             if task.foreach is not None or task.matrix is not None:
                 at = f"{raw.file or self.path}:{line_of(raw.value, ('foreach',))}"
-                add_group(plan, template, task, after, scope, at, self.folder)
+                add_group(plan, template, task, after, scope, at, self.folder, only)
+            elif only:
+                raise NotExpandable("is a single task, which has no elements")
             else:
                 plan.add(fill_task(template, scope) if scope["params"] else template, after or None)
         except NotExpandable as error:
             self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
         except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
             self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
+
+
+def _group_of(name: str) -> str:
+    """The task of a plan file that a name means: that of a group for one of its elements."""
+    return name.partition("[")[0] if name.endswith("]") else name
 
 
 def _groups_as_setups(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str]]:
@@ -413,7 +405,8 @@ def with_defaults(value: YamlMapping, raw_defaults: YamlMapping, defaults: model
     merged variable by variable. Every key keeps its line."""
     merged = YamlMapping(value.line)
     own_folder = "outputs" in value or _takes_files(value.get("inputs"))
-    for key in (key for key in raw_defaults if key in defaults.model_fields_set and not (key == "cwd" and own_folder)):
+    unused = (EXCLUDED if "wait_for" in value else ()) + (("cwd",) if own_folder else ())
+    for key in (key for key in raw_defaults if key in defaults.model_fields_set and key not in unused):
         merged[key], merged.lines[key] = raw_defaults[key], raw_defaults.lines[key]
     for key, own in value.items():
         if key == "env" and isinstance(own, YamlMapping) and isinstance(merged.get("env"), YamlMapping):
@@ -429,33 +422,23 @@ def _takes_files(inputs: Any) -> bool:
     return isinstance(inputs, Mapping) and any(map(is_files_reference, inputs.values()))
 
 
+_CONVERTED = ("argv", "http", "inputs", "env", "agent", "device", "effects", "foreach", "skip_if_unchanged", "wait_for")
+"""The fields of a task that have another form in a plan file."""
+
+_SAME = tuple(name for name in models.Task.model_fields if name in Task.__dataclass_fields__ and name not in _CONVERTED)
+
+
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
-    wanted = task.wanted
-    mappings = {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
-    skipping = task.skip_if_unchanged
-    return Task(
-        task_id,
-        call=task.call,
-        argv=None if task.argv is None else tuple(task.argv),
-        shell=task.shell,
-        cwd=task.cwd,
-        description=task.description,
-        priority=task.priority,  # type: ignore[arg-type] # a task takes the name too
-        retries=task.retries,
-        backoff=task.backoff,
-        timeout=task.timeout,
-        device=wanted.id,
-        needs=frozenset(wanted.needs or ()),
-        estimate=task.estimate,
-        revocable=task.revocable,
-        untrusted=task.untrusted,
-        cost=task.cost,
-        effects=frozenset(task.effects or ()),
-        join=task.join,
-        skip_if_unchanged=None if skipping is None else skipping.model_dump(exclude_none=True),
-        outputs=NOTHING if task.outputs is None else task.outputs,
-        **mappings,
-    )
+    values = {name: value for name in _SAME if (value := getattr(task, name)) is not None}
+    values |= {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
+    if task.argv is not None:
+        values["argv"] = tuple(task.argv)
+    if task.skip_if_unchanged is not None:
+        values["skip_if_unchanged"] = task.skip_if_unchanged.model_dump(exclude_none=True)
+    if task.wait_for is not None:
+        values["wait_for"] = wait_fields(task.wait_for)
+    needs, effects = frozenset(task.wanted.needs or ()), frozenset(task.effects or ())
+    return Task(task_id, device=task.wanted.id, needs=needs, effects=effects, **values)
 
 
 def _devices(heads: Sequence[models.Head]) -> tuple[DeviceLine, ...]:

@@ -206,6 +206,18 @@ Axis = Annotated[
     _one_of('must be a list or "{params.NAME}"'),
 ]
 
+
+class WaitFor(Shape):
+    """What a task waits for, one of: an event, a time, or a task of another plan. It uses no slot."""
+
+    event: Annotated[Name | None, Field(description="the name of an event; its data are the result")] = None
+    until: Annotated[Name | None, Field(description="a time, in the time zone of the tick, else in UTC")] = None
+    plan: Annotated[Name | None, Field(description="the name of a stored plan, or with `tick` of a schedule")] = None
+    task: Annotated[Name | None, Field(description="the task of that plan; its result is the result")] = None
+    tick: Annotated[Name | None, Field(description="`same`, or a time such as `{tick.previous}`")] = None
+    timeout: Annotated[Duration | None, Field(description="the task fails after so long; default: never")] = None
+
+
 Part = str | int
 """A part of a path: a key or an index."""
 
@@ -233,6 +245,10 @@ class Task(Shape):
     outputs: Annotated[
         dict[Name, Name] | None,
         Field(min_length=1, description="files that it leaves in its working folder, by name; `*`, `?`, `**`"),
+    ] = None
+    uses: Annotated[
+        dict[Name, Annotated[int, Field(ge=1)]] | None,
+        Field(description="the limits that it holds while it runs, with the amounts, such as `{warehouse: 1}`"),
     ] = None
     after: After | None = None
     handles: (
@@ -271,6 +287,9 @@ class Task(Shape):
         dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")
     ] = None
 
+    wait_for: Annotated[
+        WaitFor | None, Field(description="wait for an event, a time or a task of another plan, and execute nothing")
+    ] = None
     skip_if_unchanged: Annotated[
         Unchanged | None, Field(description="skip it if these files are as after its last execution")
     ] = None

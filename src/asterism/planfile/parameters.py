@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.base.text import describe_value, suggestion
@@ -95,16 +95,10 @@ def declarations(head: models.Head, data: YamlMapping, file: str, mistakes: list
             continue
         declaration = _declaration(name, parameter, file, line)
         declared[name] = declaration
-        for what, value in [("the default", declaration.default)] * (not declaration.required) + [
-            ("a choice", choice) for choice in declaration.choices or ()
-        ]:
-            allowed = (
-                declaration
-                if what == "the default"
-                else Declaration(name, declaration.type, "", None, None, True, file, line)
-            )
-            if (problem := allowed.problem(value)) is not None:
-                mistakes.append(declaration.mistake(f"{what} {problem}"))
+        of_type = replace(declaration, choices=None)
+        problems = [] if declaration.required else [("the default", declaration.problem(declaration.default))]
+        problems += [("a choice", of_type.problem(choice)) for choice in declaration.choices or ()]
+        mistakes += [declaration.mistake(f"{what} {problem}") for what, problem in problems if problem is not None]
     return declared
 
 
@@ -117,13 +111,8 @@ def _declaration(name: str, parameter: Any, file: str, line: int) -> Declaration
 
 
 def _type_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    if isinstance(value, float):
-        return "number"
-    return "list" if isinstance(value, list) else "mapping" if isinstance(value, Mapping) else "text"
+    kinds = ("boolean", "integer", "number", "list", "mapping")  # for Python a boolean is an integer
+    return next((kind for kind in kinds if isinstance(value, TYPES[kind][0])), "text")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

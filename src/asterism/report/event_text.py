@@ -9,6 +9,7 @@ from typing import Any
 from asterism.base.durations import format_duration
 from asterism.base.text import plural
 from asterism.core.errors import SENTENCE_ERRORS, AsterismError, RecordedError, error_text
+from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -81,6 +82,12 @@ def _rejected(event: EditEvent, plan: Constellation) -> str:
     return f"edit by {event.author or 'unknown'} rejected: {reasons}"
 
 
+def _waits(event: TaskEvent, plan: Constellation) -> str:
+    node = plan.nodes.get(event.task_id)
+    wait = None if node is None else node.task.wait_for
+    return f"{event.task_id} waits" if wait is None else f"{event.task_id} waits {wait_text(wait)}"
+
+
 def _task(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(task=event.task_id)
 
@@ -113,6 +120,7 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "task_revoked": _task("{task} revoked: an edit changed the plan that it started from"),
     "task_confirmed": _task("{task} confirmed"),
     "task_released": _task("{task} put back: its device left before it started"),
+    "task_waiting": _waits,
     "task_unchanged": _task("{task} is unchanged: its recorded result is used"),
     "task_result_refused": _task("{task}: a late result was refused"),
     "constellation_started": _plan_started,

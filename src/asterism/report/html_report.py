@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
+from string import Template
 from typing import TypeVar
 
 from asterism.base.durations import format_duration
@@ -27,26 +28,14 @@ def report(data: Report) -> str:
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     sections = [figures(data), graph(data), time(data), tasks(data), edits(data), output(data), stories(data)]
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{markup(data.title)}: report</title>
-<link rel="icon" href="data:,">
-<style>{beside("colours.css")}{beside("report.css")}</style>
-</head>
-<body class="asterism">
-{_header(data)}
-<main>
-{"".join(sections)}
-</main>
-<script>{script}</script>
-</body>
-</html>
-"""
+    return Template(beside("report.html")).substitute(
+        policy=policy,
+        title=markup(data.title),
+        styles=beside("colours.css") + beside("report.css"),
+        header=_header(data),
+        sections="".join(sections),
+        script=script,
+    )
 
 
 def _header(data: Report) -> str:

@@ -85,11 +85,6 @@ def updated(before: PlanLayout, tasks: Sequence[str], dependencies: Sequence[Dep
     return _Update(before, graph, layers).layout()
 
 
-def moved(before: PlanLayout, after: PlanLayout) -> set[str]:
-    """The tasks of both layouts whose place differs."""
-    return {task for task, place in after.places.items() if before.places.get(task, place) != place}
-
-
 class _Graph:
     """Tasks with their neighbours, by id and in topological order."""
 

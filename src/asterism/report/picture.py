@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
+from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED, PENDING
 
@@ -106,7 +107,7 @@ def picture(
 
 
 def _drawn_task(node: Node, secrets: PlanMask, phase: str | None, work: bool) -> DrawnTask:
-    status = phase or ("waiting" if node.status is PENDING and node.open else str(node.status))
+    status = phase or ("waiting" if node.status is PENDING and (node.open or node.awaits) else str(node.status))
     shown = shorten(work_text(node.task, secrets), LONGEST_LABEL) if work else label(node.task, secrets)
     device = node.task.device if phase == "queued" else node.device or node.task.device
     notes = [device or ""]
@@ -134,6 +135,8 @@ def _action(task: Task) -> str:
         return f"{task.http.get('method', 'GET')} {masked_url(str(task.http.get('url', '')))}"
     if task.agent is not None:
         return str(task.agent["description"])
+    if task.wait_for is not None:
+        return f"wait {wait_text(task.wait_for)}"
     if task.call is None:
         return ""
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 
 from asterism.api.credentials import Credential
 from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY, path_fields
-from asterism.api.local.edited_plans import EditedPlans
+from asterism.api.local.edit_limits import EditedPlans
 from asterism.api.local.problem_statuses import request_violations
 from asterism.api.local.request_models import checked_name
 from asterism.api.system import LocalSystem
@@ -289,7 +289,7 @@ class EndpointApp:
         path = {name: checked_name(name, value) for name, value in request.path_params.items()}
         if endpoint.needs is not None:
             caller = await server.gate.caller(request)
-            server.gate.admit(request, caller)
+            server.gate.admit(request, caller.shown)
             caller.check(endpoint.needs, path)
             held.enter_context(server.gate.counted(caller))
             if endpoint.edits:

@@ -31,7 +31,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.gateway.gateway import Gateway
-from asterism.gateway.gateway_messages import LARGEST_MESSAGE, PREFIX, GatewayRefusal
+from asterism.gateway.gateway_messages import BYTES_SENT, LARGEST_MESSAGE, PREFIX, GatewayRefusal
 from asterism.server.problems import problem, problem_of
 from asterism.server.request_guard import RequestsUnderWay
 from asterism.store.store_errors import StoreError
@@ -85,6 +85,8 @@ class GatewayRoutes:
 
     async def close(self) -> None:
         await stopped(*self._beside)
+        if self._gateway is not None:
+            await self._gateway.close()
 
     async def _respond(self, request: Request) -> Response:
         operation = request.path_params["operation"]
@@ -118,7 +120,7 @@ class GatewayRoutes:
                 counted.enter_context(self._under_way.counted(client, client))
                 most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
             body = await read_body(request, self._bodies, client=client, most=most, each=most)
-            message = body if operation == "blob" else parse_strict(body, max_digits=MAX_DIGITS)
+            message = body if operation in BYTES_SENT else parse_strict(body, max_digits=MAX_DIGITS)
             answer = await gateway.answer(operation, token, message)
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/octet-stream")

@@ -14,8 +14,7 @@ from starlette.routing import BaseRoute
 from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.http_server import LimitedServer, serving
-from asterism.base.listen_address import CannotServe, ListenAddress
-from asterism.base.tls_renewal import renewed_certificate
+from asterism.base.listen_address import CannotServe, ListenAddress, renewed_certificate
 from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.endpoint import ServerState

@@ -162,11 +162,11 @@ class Gate:
         self._check_page_key(request, caller)
         return caller
 
-    def admit(self, request: Request, caller: Credential) -> None:
-        """Give the connection of a request to its caller. Raises RequestRefused."""
+    def admit(self, request: Request, client: str) -> None:
+        """Give the connection of a request to its client. Raises RequestRefused."""
         place = place_of(request)
         if place is not None:
-            place.readmit(PROXY if self._shared else caller.shown)
+            place.readmit(PROXY if self._shared else client)
 
     def counted(self, caller: Credential) -> AbstractContextManager[None]:
         """Count a request while it is answered. Raises RequestRefused if too many of its credential are."""

@@ -13,16 +13,23 @@ import hashlib
 import heapq
 import json
 import re
+import secrets
+import shutil
+import tempfile
 import time
 import uuid
+import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from asterism.core.json_values import NOTHING
+from asterism.core.limits import LimitedRuns
 from asterism.core.run.run import OWNED, RETRY_KEYS, Run, RunStatus
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
@@ -206,6 +213,7 @@ class _ListedPlan:
         return (
             (self.created_at, name) < query.before
             and self.created_at >= query.since
+            and (query.between is None or query.between[0] <= name <= query.between[1])
             and (query.name is None or re.fullmatch(_regex(query.name), row_codec.lower(name), re.DOTALL) is not None)
             and (query.file is None or self.file == query.file)
             and (query.tag is None or query.tag in self.tags)
@@ -245,6 +253,13 @@ class MemoryStore(MemoryChangeFeed):
         self._blobs: dict[str, tuple[bytes, float]] = {}  # and the time of the last put_blob
         self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: ended_at, and when it was first seen here
         self._watches = Watches()
+
+    @cached_property
+    def files_folder(self) -> Path:
+        """A temporary folder, made with the first file, which lasts as long as the store."""
+        folder = Path(tempfile.gettempdir(), f"asterism-files-{secrets.token_hex(16)}")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -363,13 +378,17 @@ class MemoryStore(MemoryChangeFeed):
             self._keys[run.key] = run.id
         if run.session is not None:
             self._owned.setdefault(run.session, set()).add(run.id)
-        if self._is_offered(run):
+        if self._is_queued(run):
             self._enqueue(run)
         if run.session is None or (before is not None and before.epoch != run.epoch):
             self._reports.pop(run.id, None)
 
     def _is_offered(self, run: Run) -> bool:
         return run.offered and run.id not in self._feed.left
+
+    def _is_queued(self, run: Run) -> bool:
+        """Whether it is in the queue of devices. What waits for limits is offered, and is not in it."""
+        return run.uses is None and self._is_offered(run)
 
     def _enqueue(self, run: Run) -> None:
         if run.id in self._queued:
@@ -380,7 +399,7 @@ class MemoryStore(MemoryChangeFeed):
         heapq.heappush(self._queue, _place(run))
 
     def _sweep(self) -> None:
-        self._queue = [_place(run) for run in self._runs.values() if self._is_offered(run) and run.id in self._queued]
+        self._queue = [_place(run) for run in self._runs.values() if self._is_queued(run) and run.id in self._queued]
         heapq.heapify(self._queue)
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
@@ -393,7 +412,7 @@ class MemoryStore(MemoryChangeFeed):
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_offered(run) or not _suits(run, request):
+                if not self._is_queued(run) or not _suits(run, request):
                     continue
                 if request.above is not None and run.priority <= request.above:
                     break
@@ -403,7 +422,7 @@ class MemoryStore(MemoryChangeFeed):
             await self.commit(taken)
         finally:  # also if a step raises: then nothing has changed
             for place in seen:
-                if self._is_offered(self._runs[place[2]]):
+                if self._is_queued(self._runs[place[2]]):
                     heapq.heappush(self._queue, place)
                 else:
                     self._queued.discard(place[2])
@@ -478,6 +497,16 @@ class MemoryStore(MemoryChangeFeed):
                 kinds[run.workflow, run.version, run.pinned].append(run.waiting_since or 0.0)
         return [WaitingRuns(*kind, len(since), min(since)) for kind, since in kinds.items()]
 
+    async def limited(self) -> list[LimitedRuns]:
+        groups: dict[tuple[str, str, str | None, int, bool], list[str]] = defaultdict(list)
+        for run in self._runs.values():
+            if run.uses is not None and (run.session is not None or self._is_offered(run)):
+                groups[run.uses, run.workflow, run.batch, run.priority, run.session is None].append(run.id)
+        return [LimitedRuns(*group, len(ids), min(ids)) for group, ids in groups.items()]
+
+    async def limited_runs(self, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
+        return [run for run_id in self._ids if run_id > after and _is_of(run := self._runs[run_id], group)][:limit]
+
     async def counts(self) -> Mapping[RunStatus, int]:
         return Counter(run.status for run in self._runs.values())
 
@@ -530,6 +559,8 @@ class MemoryStore(MemoryChangeFeed):
             values = [None if request is None else request.value for request in requests]
             if self._plans[name].matches(name, query, requested=requests[0] is not None):
                 rows.append(PlanRow(name, created_at, self._plans[name].summary, *values))
+        if query.between is not None:
+            rows.sort(key=lambda row: row.name)
         return rows[: query.limit]
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
@@ -631,7 +662,7 @@ class MemoryStore(MemoryChangeFeed):
                 yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
             if run.session is not None and run.session not in self._sessions and run.id not in self._feed.left:
                 yield f"run {run.id} is owned by session {run.session}, which does not exist"
-            if self._is_offered(run) and run.id not in self._queued:
+            if self._is_queued(run) and run.id not in self._queued:
                 yield f"run {run.id} is offered, but not in the queue"
             for name in dump_format.blobs_of(run):
                 if name not in self._blobs:
@@ -711,6 +742,11 @@ def _is_orphan(run: Run, session: Session, now: float) -> bool:
     return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
 
 
+def _is_of(run: Run, group: LimitedRuns) -> bool:
+    same = all(getattr(run, name) == getattr(group, name) for name in ("uses", "workflow", "batch", "priority"))
+    return same and not run.ended and (run.offered if group.waiting else run.session is not None)
+
+
 def _suits(run: Run, request: TakeRequest) -> bool:
     """Whether an offered run may go to the device of a request, apart from its priority."""
     return (
@@ -758,5 +794,6 @@ def _satisfies(run: Run, query: Query) -> bool:
         )
         and (query.id_like is None or query.id_like in run.id)
         and (query.keys is None or run.key in query.keys)
+        and (not query.with_files or run.files is not None)
         and (query.search is None or _mentions(run, query.search))
     )

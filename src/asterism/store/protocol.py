@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from asterism.core.errors import AsterismError
+from asterism.core.limits import LimitedRuns
 from asterism.core.record_codec import Record
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
@@ -31,6 +33,11 @@ Value = TypeVar("Value")
 
 FEED = "feed/id"
 """The register with the id of the change feed."""
+
+LIMITS = "limit/"
+LIMIT_ACCOUNTS = "limit-account/"
+"""Prefixes of the keys of registers that define limits, and of their accounts; the name of the limit follows. An
+account is never removed: one that began again at revision 1 could be mistaken."""
 
 PLANS = "plan/"
 """Prefix of the keys of registers that are heads of plans; the name of the plan follows."""
@@ -90,6 +97,9 @@ class PutRegister:
 
 BLOB_USES = "uses-blob/"
 """Prefix of the keys of registers that keep a blob for as long as they exist. The value is the reference to it."""
+
+FILE_USES = "uses-files/"
+"""Prefix of the keys of registers that keep files of tasks for as long as they exist. The value is their manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +219,13 @@ INDEXED = ("batch", "series", "device", "workflow")
 class Query:
     """Runs that satisfy every condition that is given, oldest first unless ``newest``.
 
-    :param offered: whether a device may take it now. A copy that is left to a peer is not offered.
+    :param offered: whether a device may take it now, as soon as its limits have room. A copy that is left to a peer is
+        not offered.
     :param judged: whether this store decides about it, that is, whether it is not a copy left to a peer.
     :param avoiding: whether some device is to be avoided.
     :param batch: it belongs to this batch, and no retry has replaced it.
     :param keys: the key is one of these.
+    :param with_files: it has made files.
     :param id_like: a part of the id.
     :param search: a part of the label, the key, or, if there is no label, of the input as JSON. Capital and small
         letters of ASCII count as the same.
@@ -236,6 +248,7 @@ class Query:
     waiting_before: float | None = None
     id_like: str | None = None
     keys: frozenset[str] | None = None
+    with_files: bool = False
     search: str | None = None
     after: str | None = None
     until: str | None = None
@@ -271,6 +284,8 @@ class PlanQuery:
     :param since: created at this time or later.
     :param until: created before this time.
     :param after: only plans that come after this one in the order of the result: its ``created_at`` and its name.
+    :param between: the name is not before the first and not after the second of these, by the order of code points.
+        The result is in the order of names then, and costs only what lies between them.
     """
 
     states: frozenset[str] | None = None
@@ -281,6 +296,7 @@ class PlanQuery:
     since: float = -FAR
     until: float = FAR
     after: tuple[float, str] | None = None
+    between: tuple[str, str] | None = None
     limit: int = 100
 
     @property
@@ -366,7 +382,8 @@ class PlanRow(NamedTuple):
 
 
 class WaitingRuns(NamedTuple):
-    """The offered runs of one kind, for one pinned device or for any: how many, and since when the oldest waits."""
+    """The offered runs of one kind, for one pinned device or for any: how many, also of those that wait for limits, and
+    since when the oldest waits."""
 
     workflow: str
     version: int
@@ -409,6 +426,9 @@ class Usage(NamedTuple):
 OFFERED = "offered"
 """The topic of runs that any device may take."""
 
+LIMITED = "limited"
+"""The topic of runs that use limits, and of limits: of all after which such a run may begin."""
+
 ENDED = "ended"
 """The topic of runs that ended."""
 
@@ -428,6 +448,9 @@ CREDENTIALS_CHANGED = "credentials"
 
 CREDENTIAL_KEYS = "credential/"
 
+EVENTS_SENT = "events"
+"""The topic of events that were sent, and the register with the number of the last one (``fleet/sent_events.py``)."""
+
 PLAN_REQUESTS = ("request/", "paused/", "cancel/", "budget/")
 """Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
 
@@ -441,6 +464,11 @@ class Watch(Protocol):
         :param timeout: how long to wait at most, in seconds.
         :returns: True once woken, or False after the timeout.
         """
+        ...
+
+    @property
+    def woken(self) -> bool:
+        """Whether the next ``wait`` returns at once."""
         ...
 
     def close(self) -> None:
@@ -459,6 +487,12 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The address, for messages: without a password."""
+        ...
+
+    @property
+    def files_folder(self) -> Path | None:
+        """The folder beside the store in which the files of tasks are kept if the fleet names no other place; it need
+        not exist. None if a store has no folder. Raises nothing."""
         ...
 
     def clock(self) -> float:
@@ -535,6 +569,18 @@ class Store(Protocol):
         """Return how many runs are offered, for each kind and each device that they are pinned to."""
         ...
 
+    async def limited(self) -> list[LimitedRuns]:
+        """Return how many runs wait for limits, and how many hold some, for each use, workflow, batch and priority."""
+        ...
+
+    async def limited_runs(self, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
+        """Return runs of such a group, by id, from the one after ``after`` on.
+
+        :param group: as ``limited`` returned it; its number and first run do not matter.
+        :param limit: how many to return at most.
+        """
+        ...
+
     async def counts(self) -> Mapping[RunStatus, int]:
         """Return the number of runs in each status. A status without runs may be missing."""
         ...
@@ -575,7 +621,7 @@ class Store(Protocol):
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         """Return the plans of a query, without reading their journals.
 
-        :param query: the conditions and the limit. The newest plans come first.
+        :param query: the conditions, the order and the limit.
         """
         ...
 
@@ -659,8 +705,8 @@ class Store(Protocol):
     def watch(self, topics: frozenset[str]) -> Watch:
         """Start to watch topics.
 
-        :param topics: ``OFFERED``, ``ENDED``, ``CREDENTIALS_CHANGED``, or those of devices (``for_device``) and plans
-            (``for_plan``).
+        :param topics: ``OFFERED``, ``LIMITED``, ``ENDED``, ``CREDENTIALS_CHANGED``, or those of devices
+            (``for_device``) and plans (``for_plan``).
         """
         ...
 

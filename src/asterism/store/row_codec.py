@@ -95,9 +95,12 @@ MOVING = (
 )
 """The columns that change."""
 
-LATER = ("label", "batch")
+LATER = ("label", "batch", "uses")
 """Columns that are written once like those of FIXED, and came later. They are last, and a record ends with the last of
 them that it has: one without a label is the same list as before there were labels, for older peers and backups."""
+
+OFFERED_TO_ALL, LIMITED = 1, 2
+"""The values of ``offered`` for a run that any device may take, and for one that its limits have to admit first."""
 
 COLUMNS = (*FIXED, *MOVING, *LATER)
 """All columns."""
@@ -105,7 +108,7 @@ COLUMNS = (*FIXED, *MOVING, *LATER)
 SHORTEST_RECORD = len(COLUMNS) - len(LATER)
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
-_TEXTS = ("retry_of", "paused", "stop_requested_by", "error", "traceparent")
+_TEXTS = ("retry_of", "paused", "stop_requested_by", "files", "error", "traceparent")
 """Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
 
 _KEYS = {"stop_requested_by": "wished_by"}
@@ -215,13 +218,20 @@ def moving(run: Run) -> tuple[Any, ...]:
         run.session,
         run.stop_request,
         _avoided(run.avoid) if run.avoid else "",
-        1 if run.status in UNOWNED and run.offered else 0,
+        offer_of(run) if run.status in UNOWNED else 0,
         run.due_at,
         run.not_before,
         run.waiting_since,
         run.ended_at,
         _state(run.__dict__),
     )
+
+
+def offer_of(run: Run) -> int:
+    """Return whether a run is in the queue: 0 if not, else OFFERED_TO_ALL or LIMITED."""
+    if not run.offered:
+        return 0
+    return OFFERED_TO_ALL if run.uses is None else LIMITED
 
 
 def _state(fields: dict[str, Any]) -> str:
@@ -349,7 +359,7 @@ def fixed(run: Run) -> tuple[Any, ...]:
 
 def row_of(run: Run) -> tuple[Any, ...]:
     """Return the values of all columns, in the order of COLUMNS."""
-    return (*fixed(run), *moving(run), run.label, run.batch)
+    return (*fixed(run), *moving(run), run.label, run.batch, run.uses)
 
 
 def record_of(run: Run) -> list[Any]:

@@ -15,6 +15,9 @@ from asterism.store.protocol import (
     CREDENTIAL_KEYS,
     CREDENTIALS_CHANGED,
     ENDED,
+    EVENTS_SENT,
+    LIMITED,
+    LIMITS,
     OFFERED,
     PLAN_REQUESTS,
     ExpectRegister,
@@ -52,6 +55,10 @@ class LocalWatch:
         woken = woken or self._event.is_set()
         self._event.clear()
         return woken
+
+    @property
+    def woken(self) -> bool:
+        return self._event.is_set()
 
     def close(self) -> None:
         self._forget(self)
@@ -107,6 +114,8 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
                 topics.add(OFFERED)
             elif run.ended:
                 topics.add(ENDED)
+            if run.uses is not None and run.session is None:
+                topics.add(LIMITED)  # it holds nothing any more
         elif type(write) is PutCopy:
             run = write.run
             if run.ended:
@@ -117,8 +126,12 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
             topics.add(for_device(write.session.device))
         elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
             topics.add(for_plan(write.key.split("/")[1]))
+        elif type(write) is PutRegister and write.key.startswith(LIMITS):
+            topics.add(LIMITED)
         elif type(write) is PutRegister and write.key.startswith(CREDENTIAL_KEYS):
             topics.add(CREDENTIALS_CHANGED)
+        elif type(write) is PutRegister and write.key == EVENTS_SENT:
+            topics.add(EVENTS_SENT)
     return topics
 
 

@@ -15,6 +15,8 @@ They test Asterism itself, and programs and engines built on it.
 
 ===========================  ===========================================================================================
 ``virtual_time``             ``run`` and ``SimLoop``: an event loop whose clock jumps, in an order that follows a seed
+``pretended_device``         ``run_plan``: a plan in virtual time, whose tasks take, return and fail as a test says
+``pytest_plugin``            the fixture ``run_plan`` and the marker ``plan_seeds``, for your ``conftest.py``
 ``simulator``                ``simulate``: the real runtime on machines and a network that misbehave, from one seed
 ``conformance``              ``AsyncTests``: async tests that need no pytest plugin, the base of the suites
 ``store_conformance``        ``StoreConformance``: what every store promises; ``SharedStoreConformance`` with processes
@@ -36,6 +38,7 @@ from asterism.base.startup import lazy_names
 if TYPE_CHECKING:
     from asterism.core.plan.invariants import check_invariants
     from asterism.testing.conformance import AsyncTests, ProcessOpener
+    from asterism.testing.pretended_device import PretendedDevice, PretendedFailure, run_plan
     from asterism.testing.register_conformance import FaultyRegister, RegisterConformance
     from asterism.testing.simulator.checker import Violation
     from asterism.testing.simulator.fleet_world import FleetWorld
@@ -52,6 +55,8 @@ __all__ = [
     "FleetWorld",
     "PeerWorld",
     "PlanWorld",
+    "PretendedDevice",
+    "PretendedFailure",
     "ProcessOpener",
     "RegisterConformance",
     "SharedStoreConformance",
@@ -60,6 +65,7 @@ __all__ = [
     "Violation",
     "check_invariants",
     "run",
+    "run_plan",
     "simulate",
 ]
 

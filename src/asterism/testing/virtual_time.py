@@ -23,6 +23,16 @@ class Deadlock(RuntimeError):
     """No callback is ready, no timer is set, and the program has not ended."""
 
 
+def moment(when: float) -> float:
+    """Return the first whole microsecond that is not before ``when``.
+
+    The clock shows whole microseconds, so a timer for any other time would fire before its time by the clock, and a
+    program that then waits for the rest, which is too short for the clock to show, would spin forever.
+    """
+    rounded = round(when, 6)
+    return rounded if rounded >= when else round(when + 1e-6, 6)
+
+
 class _Selector(selectors.SelectSelector):
     """Moves the clock of its loop instead of waiting."""
 
@@ -50,22 +60,21 @@ class SimLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
-        # asyncio adds this to the time to find due timers; late in virtual time a smaller value would be lost to the
-        # precision of a float, and a timer would never be due
-        self._clock_resolution = 1e-6
+        # asyncio adds this to the time to find due timers: more than the jitter of call_at, less than a microsecond
+        self._clock_resolution = 5e-7
 
     def time(self) -> float:
         if self._tick:
             self._virtual += self._tick
             return self._virtual
-        return self._virtual if self._random is None else round(self._virtual, 6)  # without the jitter of call_at
+        return round(self._virtual, 6)  # without the jitter of call_at
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         # timers for one instant fire in a random order too: they differ by less than the clock shows
         jitter = 0.0 if self._random is None else self._random.random() * 1e-7
-        return super().call_at(when + jitter, callback, *args, context=context)
+        return super().call_at(moment(when) + jitter, callback, *args, context=context)
 
     def advance(self, seconds: float) -> None:
         self._virtual += max(0.0, seconds)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_rules import MOST_NAMES, KnownDevices, device_violations, names_devices
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask, UpdateTask
-from asterism.core.plan.known_devices import MOST_NAMES, KnownDevices, device_violations, names_devices
 from asterism.core.plan.task import Task
 
 KNOWN = KnownDevices(frozenset({"attic", "kitchen"}), lambda name: name.startswith("lab-"))

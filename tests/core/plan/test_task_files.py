@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from asterism.core.errors import EditRejected, InvalidTask, InvalidTransition, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveDependency, RemoveTask, UpdateTask
-from asterism.core.plan.journal import RecordedConstellation
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.plan.status import COMPLETED
+from asterism.core.plan.step_changes import replay_step
 from asterism.core.plan.task import Dependency, Task
 from asterism.core.plan.task_files import handles_files, path_problem
 
@@ -193,18 +195,22 @@ def test_a_task_that_runs_again_has_no_files() -> None:
 # -- plans in a store --------------------------------------------------------------------------------------------------
 
 
-def test_a_stored_plan_has_no_files() -> None:
-    words = "task 'render' has outputs: files between tasks need a plan that runs without a store"
-    with pytest.raises(PlanError) as error:
-        RecordedConstellation.of(film())
-    assert str(error.value) == words
-    plan = Constellation("film")
-    plan.add(Task("render", shell="true"))
-    stored = RecordedConstellation.of(plan)
+def test_the_journal_and_a_snapshot_have_the_files() -> None:
+    stored = RecordedConstellation.of(film())
+    steps: list[list[Any]] = []
+    stored.record = steps.append
     stored.begin(0.0)
-    assert rejected(stored, UpdateTask("render", outputs={"log": "a"})) == [(None, "not_kept", words)]
-    ((_, rule, message),) = rejected(stored, AddTask(pack()))
-    assert (rule, "task 'pack' has an input with files_from" in message) == ("not_kept", True)
-    ((_, rule, _),) = rejected(stored, UpdateTask("render", outputs={"log": "/a"}))
-    assert rule == "invalid"
-    stored.apply(EditBatch((UpdateTask("render", inputs={"a": 1}), UpdateTask("render", retries=1))), 1.0)
+    node = stored.node("render")
+    stored.start(node, "here", 1.0)
+    snapshot = stored.take_snapshot()
+    stored.set_files(node, "a" * 64)
+    stored.finish(node, COMPLETED, 2.0)
+    assert ["files", "render", "a" * 64] in steps
+    read = RecordedConstellation.of(film())
+    lock = RecordedLock(read)
+    changes = [change for step in steps for change in replay_step(read, lock, step)]
+    assert read.node("render").files == "a" * 64
+    assert "files kept" in [change.data["what"] for change in changes if change.data.get("task") == "render"]
+    snapshot.copy_nodes()
+    [before] = [item for item in json.loads("".join(snapshot.chunks()))["tasks"] if item["task"]["id"] == "render"]
+    assert "files" not in before

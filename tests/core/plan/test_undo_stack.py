@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.core.errors import EditRejected, InvalidTask
+from asterism.core.plan.apply import UNDO_LIMIT
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.core.plan.task import Dependency, Task
-from asterism.core.plan.undo_stack import UNDO_LIMIT
 from asterism.execution.foreach_expansion import deferred_group, expansion
 from tests.core.plan.test_plan_properties import plans, structure
 

@@ -403,3 +403,11 @@ def test_however_much_those_say_who_decline_a_record_stays_small() -> None:
     run = declined(declined(new(), KITCHEN, "y" * 1_000_000), LAPTOP, "z" * 1_000_000)
     assert max(map(len, run.declined.values())) <= 10_000
     assert max(len(entry.why) for entry in run.story) < 11_000
+
+
+def test_an_end_may_name_the_files_that_were_made() -> None:
+    working = processing()
+    run = transitions.complete(working, grant_of(working), 42, 4.0, files="1a2b" * 16)
+    assert run.files == "1a2b" * 16
+    assert run.story[-1].why == "on kitchen; it has kept its files (1a2b1a2b1a2b)"
+    assert completed().files is None

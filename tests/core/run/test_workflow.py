@@ -211,6 +211,8 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "backoff_most": ([*NO_WAIT, False], "backoff_most is a number of seconds, 0 or more"),
     "version": (NO_COUNT, "version is a whole number, 0 or more"),
     "agent": ([{}, {"description": 7}, [], 7], "agent "),
+    "uses": ([[], "warehouse", None, {"a b": 1}, {"a": 0}], "uses"),
+    "outputs": ([[], 7, {"a": "/x"}, {"a b": "x"}, {"a": 7}], "output"),
 }
 """Field -> values it must not have -> what is said about each."""
 

@@ -91,7 +91,7 @@ def test_the_ticks_of_an_interval_are_an_interval_apart(start: int, every: int, 
 
 def test_the_first_and_the_last_tick_have_no_neighbour() -> None:
     values = tick_values(60, lambda after: 60 if after < 60 else None, UTC)
-    assert values == {"tick": "1970-01-01T00:01:00+00:00", "tick.date": "1970-01-01"}
+    assert values == {"tick": "1970-01-01T00:01:00+00:00", "tick.date": "1970-01-01", "tick.zone": "UTC"}
     assert (Tick(values).previous, Tick(values).end) == (None, None)
 
 
@@ -101,7 +101,9 @@ def test_the_ticks_beside_a_tick_on_request_are_a_day_away() -> None:
         "tick.date": "2026-11-17",
         "tick.previous": "2026-11-16T00:00:00+00:00",
         "tick.end": "2026-11-18T00:00:00+00:00",
+        "tick.zone": "UTC",
     }
+    assert tick_on_request("2026-11-17T03:00+01:00")["tick.zone"] == "+01:00"
     assert tick_on_request("2026-11-17 03:00+01:00")["tick"] == "2026-11-17T03:00:00+01:00"
     assert tick_on_request("2026-11-17T03:00:30Z")["tick"] == "2026-11-17T03:00:30+00:00"
 
@@ -131,7 +133,7 @@ def test_a_function_gets_the_text_with_the_others_as_attributes() -> None:
 def test_a_command_gets_variables() -> None:
     values = tick_on_request("2026-11-17")
     assert tick_variables(values)["ASTERISM_TICK_PREVIOUS"] == "2026-11-16T00:00:00+00:00"
-    assert set(tick_variables(values)) == {f"ASTERISM_TICK{end}" for end in ("", "_DATE", "_PREVIOUS", "_END")}
+    assert set(tick_variables(values)) == {f"ASTERISM_TICK{end}" for end in ("", "_DATE", "_PREVIOUS", "_END", "_ZONE")}
 
 
 @pytest.mark.parametrize("data", [None, "x", {}, {"tick": "x"}, {"tick": "x", "tick.date": 1}, {"tick": "x", "y": "z"}])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Progress, Run
+from asterism.core.schedule.tick_values import TICK_INPUT, tick_on_request
 from asterism.execution import guard_main, processes
 from asterism.execution.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.execution.task_inputs import MissingInput
@@ -46,8 +47,19 @@ def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None
     assert execute(shell(line), run=run.changed(progress=Progress(3))) == "r7|4|kitchen|s1|3|"
 
 
+def test_a_command_gets_plan_task_attempt_epoch_and_tick() -> None:
+    names = ("PLAN", "TASK", "ATTEMPT", "EPOCH", "TICK", "TICK_DATE")
+    line = 'echo "' + "|".join(f"$ASTERISM_{name}" for name in names) + '"'
+    task = Run("r7", "plan:etl", 1, 0.0, "etl", key="plan:etl/load/4", epoch=4)
+    tick = {TICK_INPUT: tick_on_request("2026-11-17")}
+    at = "2026-11-17T00:00:00+00:00|2026-11-17"
+    assert execute(shell(line), tick, run=task) == f"etl|load|1|4|{at}"
+    assert execute(shell(line), tick) == f"||1|3|{at}"  # of a workflow
+    assert execute(shell(line)) == "||1|3||"
+
+
 def test_variables_of_the_agent_itself_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RUN", "EPOCH", "STEP", "TOTAL", "PROGRESS", "INPUT", "SESSION"):
+    for name in ("RUN", "EPOCH", "STEP", "TOTAL", "PROGRESS", "INPUT", "SESSION", "PLAN", "TASK", "ATTEMPT", "TICK"):
         monkeypatch.setenv(f"ASTERISM_{name}", "of another run")
     assert "of another run" not in execute(command("env"))
 

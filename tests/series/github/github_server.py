@@ -30,7 +30,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
-from asterism.series.github.transport import Connection, Response, ResponseLost
+from asterism.series.github.github_client import Connection, Response, ResponseLost
 from tests.series.github.github_routes import Routes
 from tests.series.github.github_world import Refusal, World
 

@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.github_client import GitHubClient, RequestRejected
+from asterism.series.github.github_client import (
+    Credentials,
+    GitHubClient,
+    NoCredentials,
+    RequestRejected,
+    credentials_from,
+)
 from asterism.series.github.github_register import BadRepository, GitHubRegister, open_github, parse_repository
-from asterism.series.github.transport import Credentials, NoCredentials, credentials_from
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable
 from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit

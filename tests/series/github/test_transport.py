@@ -9,9 +9,8 @@ import os
 import pytest
 from githubkit import TokenAuthStrategy
 
-from asterism.series.github.github_client import CachedResponse, ResponseCache
+from asterism.series.github.github_client import CachedResponse, Connection, Credentials, ResponseCache, ResponseLost
 from asterism.series.github.github_register import BadRepository, parse_repository
-from asterism.series.github.transport import Connection, Credentials, ResponseLost
 from asterism.series.register import RegisterUnavailable
 from tests.series.github.github_fixtures import SERIES, opened, sync, world_of
 from tests.series.github.github_server import Faults, GitHubServer

@@ -11,10 +11,8 @@ from typing import Literal
 
 from asterism.api import batch_operations as declared
 from asterism.api import documents
-from asterism.api.batch_operations import BatchOperations
 from asterism.api.documents import document_of
 from asterism.api.local.run_handlers import act_on_runs
-from asterism.api.operation import implements
 from asterism.api.run_operations import MOST_AT_ONCE, ActOnRuns
 from asterism.api.system import LocalSystem
 from asterism.base.follow import Looks
@@ -30,6 +28,10 @@ from asterism.store.protocol import BatchPart, Query
 WAIT_INTERVAL = 1.0
 """How often the runs of a batch are counted that somebody waits for, in seconds."""
 
+WAIT_REST = 20.0
+"""How many times as long as a count the pause after it is: all runs of a batch are counted, which takes long for
+100,000."""
+
 PACE = 100
 """How many of the last ends say how fast a batch is."""
 
@@ -44,7 +46,6 @@ LARGEST_PAGE = 8 << 20
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(BatchOperations.list_batches)
 async def list_batches(system: LocalSystem, request: declared.ListBatches) -> documents.Page[documents.Batch]:
     parts = await system.fleet.store.batches()
     batches = [_batch(list(group)) for _, group in groupby(parts, key=lambda part: part.batch)]
@@ -81,14 +82,13 @@ async def _find_batch(fleet: Fleet, name: str) -> documents.Batch:
     return _batch(parts)
 
 
-@implements(BatchOperations.show_batch)
 async def show_batch(system: LocalSystem, request: declared.OneBatch) -> documents.BatchDetails:
     return await _details(system.fleet, await _find_batch(system.fleet, request.batch))
 
 
-@implements(BatchOperations.wait_batch)
 async def wait_batch(system: LocalSystem, request: declared.WaitBatch) -> documents.BatchDetails:
-    async for last in Looks(system.fleet.clock, interval=WAIT_INTERVAL, timeout=request.timeout):
+    clock = system.fleet.clock
+    async for last in Looks(clock, interval=WAIT_INTERVAL, timeout=request.timeout, rest=WAIT_REST):
         batch = await _find_batch(system.fleet, request.batch)
         if batch.ended or last:
             break
@@ -125,7 +125,6 @@ async def _last_lines(fleet: Fleet, run: Run) -> str:
     return "".join(f"{line.text}\n" for line in logs[-1].lines[-LAST_LINES:]) if logs else ""
 
 
-@implements(BatchOperations.read_batch_results)
 async def read_batch_results(
     system: LocalSystem, request: declared.ReadBatchResults
 ) -> documents.Page[documents.BatchResult]:
@@ -161,12 +160,10 @@ async def _result(fleet: Fleet, run: Run, label: str, mask: Mask) -> documents.B
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(BatchOperations.cancel_batch)
 async def cancel_batch(system: LocalSystem, request: declared.CancelBatch) -> documents.BulkOutcome:
     return await _act(system, request, "cancel", "open")
 
 
-@implements(BatchOperations.retry_batch)
 async def retry_batch(system: LocalSystem, request: declared.RetryBatch) -> documents.BulkOutcome:
     return await _act(system, request, "retry", "failed" if request.failed else "failed,cancelled")
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from asterism.api import device_operations as declared
 from asterism.api import documents
-from asterism.api.device_operations import DeviceOperations
 from asterism.api.documents import document_of
 from asterism.api.local.reasons import leave_reason
 from asterism.api.local.run_handlers import run_documents
-from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.durations import format_age
 from asterism.core.json_values import plain_json
@@ -62,12 +60,10 @@ def device_document(
     )
 
 
-@implements(DeviceOperations.list_devices)
 async def list_devices(system: LocalSystem, request: declared.ListDevices) -> documents.Page[documents.Device]:
     return documents.Page(items=await device_documents(system.fleet), now=system.fleet.store.clock())
 
 
-@implements(DeviceOperations.show_device)
 async def show_device(system: LocalSystem, request: declared.OneDevice) -> documents.DeviceDetails:
     fleet, name = system.fleet, request.device
     device = next((device for device in await device_documents(fleet) if device.name == name), None)
@@ -83,7 +79,6 @@ async def show_device(system: LocalSystem, request: declared.OneDevice) -> docum
     )
 
 
-@implements(DeviceOperations.drain_device)
 async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.Device:
     fleet = system.fleet
     session = await fleet.drain(request.device)
@@ -95,7 +90,6 @@ async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> d
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-@implements(DeviceOperations.invite_device)
 async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> documents.DeviceInvitation:
     fleet = system.fleet
     code = await enrolment.invite(fleet.store, name=request.name, can=request.can or None)
@@ -104,7 +98,6 @@ async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> 
     return documents.DeviceInvitation(code=code, name=request.name, can=can, seconds=enrolment.CODE_TIME)
 
 
-@implements(DeviceOperations.revoke_device)
 async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.RevokedDevice:
     fleet = system.fleet
     revoked = await enrolment.revoke(fleet.store, request.device)
@@ -113,7 +106,6 @@ async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> 
     return documents.RevokedDevice(name=revoked.name, enrolled_at=revoked.enrolled_at, revoked_at=revoked_at)
 
 
-@implements(DeviceOperations.score_devices)
 async def score_devices(system: LocalSystem, request: declared.ScoreDevices) -> documents.DeviceScores:
     fleet = system.fleet
     run = await _run_or_workflow(fleet, request.subject)

@@ -11,9 +11,7 @@ from typing import Any
 
 from asterism.api import documents
 from asterism.api import edit_operations as declared
-from asterism.api.edit_operations import EditOperations
 from asterism.api.local import plan_documents
-from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
@@ -90,14 +88,12 @@ def signature(system: LocalSystem, author: str | None) -> str:
 # -- edits -------------------------------------------------------------------------------------------------------------
 
 
-@implements(EditOperations.edit_plan)
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
     name, reason = request.plan, request.reason
     batch = await checked_batch(system, name, request.edits, reason, request.base_version, request.author)
     return await _edit(system, request, batch)
 
 
-@implements(EditOperations.undo_edit)
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
     return await _edit(system, request, await plan_requests.undo_batch(system.fleet, request.plan, request.reason))
 
@@ -122,14 +118,12 @@ async def _edit(
 # -- edit cycles -------------------------------------------------------------------------------------------------------
 
 
-@implements(EditOperations.list_cycles)
 async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
     items = [read_record(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
-@implements(EditOperations.claim_cycle)
 async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
     who = signature(system, request.author)
     cycle = await cycle_requests.claim_cycle(
@@ -138,7 +132,6 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
     return read_record(documents.CycleDetails, cycle.to_json())
 
 
-@implements(EditOperations.answer_cycle)
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
     name, author = request.plan, request.author
     batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, author)
@@ -151,7 +144,6 @@ async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> do
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
-@implements(EditOperations.list_approvals)
 async def list_approvals(system: LocalSystem, request: declared.ListApprovals) -> documents.Page[documents.WaitingEdit]:
     edits = await approval_store.list_approvals(system.fleet.store, request.plan)
     chosen = [edit for edit in edits if request.all or edit.state == WAITING]
@@ -164,7 +156,6 @@ async def shown_approvals(fleet: Fleet, name: str, edits: list[WaitingEdit]) -> 
     return await plan_documents.approval_documents(fleet, await load(fleet.store, name), edits) if edits else []
 
 
-@implements(EditOperations.approve_edit)
 async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> documents.EditOutcome:
     name = request.plan
     batch = None
@@ -179,7 +170,6 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
     return plan_documents.edit_outcome(name, answer, dry_run=False)
 
 
-@implements(EditOperations.refuse_edit)
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     who = signature(system, request.author)
     decided = await approval_requests.refuse_edit(
@@ -192,7 +182,6 @@ async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> docu
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-@implements(EditOperations.show_budget)
 async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> documents.EditorBudget:
     await read_head(system.fleet.store, request.plan)
     account = await read_account(system.fleet.store, request.plan)
@@ -201,7 +190,6 @@ async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> docum
     return plan_documents.budget_document(account)
 
 
-@implements(EditOperations.list_exchanges)
 async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -> documents.Page[documents.Exchange]:
     fleet, items = system.fleet, []
     mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
@@ -214,7 +202,6 @@ async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -
     return documents.Page(items=items)
 
 
-@implements(EditOperations.decide_budget)
 async def decide_budget(system: LocalSystem, request: declared.DecideBudget) -> documents.EditorBudget:
     await read_head(system.fleet.store, request.plan)
     if (request.limits is None) == (not request.without_editor):

@@ -12,11 +12,9 @@ from dataclasses import asdict
 from asterism.api import documents
 from asterism.api import fleet_operations as declared
 from asterism.api.documents import document_of
-from asterism.api.fleet_operations import FleetOperations
 from asterism.api.local.device_handlers import device_document
 from asterism.api.local.reasons import leave_reason
 from asterism.api.local.run_handlers import notice_document, run_documents
-from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
 from asterism.base.openmetrics import Family, render
 from asterism.base.text import masked_url, masked_urls
@@ -40,17 +38,15 @@ LOOK_INTERVAL = 1.0
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-@implements(FleetOperations.show_settings)
 async def show_settings(system: LocalSystem, request: declared.ShowSettings) -> documents.Settings:
     return _settings(await system.fleet.settings())
 
 
-@implements(FleetOperations.change_settings)
 async def change_settings(system: LocalSystem, request: declared.ChangeSettings) -> documents.Settings:
     changes = {
         name: value for name, value in vars(request).items() if name != "reason" and value is not None and value != {}
     }
-    for name in ("notify_command", "notify_url"):
+    for name in ("notify_command", "notify_url", "artifacts"):
         if name in changes:
             changes[name] = changes[name] or None
     settings = await system.fleet.configure(**changes)
@@ -77,7 +73,6 @@ async def metrics_families(fleet: Fleet, window: float = WINDOW, limit: int = MA
     return [*await fleet_families(fleet, window, limit), *await plan_families(fleet.store, window)]
 
 
-@implements(FleetOperations.read_metrics)
 async def read_metrics(system: LocalSystem, request: declared.ReadMetrics) -> documents.Metrics:
     families = await metrics_families(system.fleet, request.window, request.limit)
     return documents.Metrics(text=render(families), families=[family.to_json() for family in families])
@@ -86,7 +81,6 @@ async def read_metrics(system: LocalSystem, request: declared.ReadMetrics) -> do
 # -- notices -----------------------------------------------------------------------------------------------------------
 
 
-@implements(FleetOperations.list_notices)
 async def list_notices(system: LocalSystem, request: declared.ListNotices) -> documents.Page[documents.Notice]:
     """``next`` is the number of the last notice that was read, whether it matched or not."""
     fleet = system.fleet
@@ -129,7 +123,6 @@ async def _notices(
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-@implements(FleetOperations.show_store)
 async def show_store(system: LocalSystem, request: declared.ShowStore) -> documents.StoreInfo:
     fleet, store = system.fleet, system.fleet.store
     counts, now = await store.counts(), store.clock()
@@ -161,7 +154,6 @@ def _run_counts(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[
     return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
 
 
-@implements(FleetOperations.show_fleet)
 async def show_fleet(system: LocalSystem, request: declared.ShowFleet) -> documents.FleetView:
     fleet = system.fleet
     snapshot = await take_snapshot(fleet, request.limit, (), fleet.cancelled_count)

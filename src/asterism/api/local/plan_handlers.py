@@ -7,7 +7,10 @@ and ``plan_retry.py`` change a plan that no process runs.
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
@@ -15,16 +18,14 @@ from typing import Any, TypeVar
 
 from asterism.api import documents
 from asterism.api import plan_operations as declared
-from asterism.api.documents import document_of
-from asterism.api.local import edited_plans, editor_limits, plan_documents
+from asterism.api.documents import PlanLog, TaskLogEntry, document_of
+from asterism.api.local import edit_limits, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
-from asterism.api.local.plan_log_pages import plan_log
 from asterism.api.local.run_handlers import run_advice
-from asterism.api.operation import implements
-from asterism.api.plan_operations import PlanOperations
 from asterism.api.system import LocalSystem
 from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
+from asterism.core.attempt_log import LogReader
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.record_codec import read_record
@@ -46,9 +47,10 @@ from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import read_plan, unknown_task
-from asterism.durable.task_logs import story_tracebacks, task_runs
+from asterism.durable.task_logs import TaskRun, story_tracebacks, task_runs
+from asterism.execution.artifacts import ArtifactProblem, Artifacts, StoredFile
 from asterism.fleet import retention
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import Notice
 
@@ -73,7 +75,6 @@ Rule = TypeVar("Rule")
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(PlanOperations.show_plan)
 async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> documents.Plan:
     fleet = system.fleet
     stored = await read_plan(fleet, request.plan)
@@ -83,7 +84,6 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
     )
 
 
-@implements(PlanOperations.watch_plan)
 async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> documents.Plan:
     async for last in Looks(system.fleet.clock, interval=END_INTERVAL, timeout=request.timeout):
         head, _ = await read_head(system.fleet.store, request.plan)
@@ -92,14 +92,12 @@ async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> docume
     return await show_plan(system, declared.ShowPlan(request.plan, tasks=False))
 
 
-@implements(PlanOperations.copy_plan)
 async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> documents.PlanCopy:
     stored = await read_plan(system.fleet, request.plan)
     copy = partial(plan_documents.plan_copy, stored, system.fleet.store.clock(), request.results)
     return copy() if system.own else await asyncio.to_thread(copy)
 
 
-@implements(PlanOperations.draw_plan)
 async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> documents.Drawing:
     from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
 
@@ -112,7 +110,6 @@ async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> document
     return draw() if system.own else await asyncio.to_thread(draw)
 
 
-@implements(PlanOperations.read_story)
 async def read_story(system: LocalSystem, request: declared.ReadStory) -> documents.Page[documents.StoryEntry]:
     plan = (await read_plan(system.fleet, request.plan)).record.plan
     entries = plan.story(request.task)
@@ -122,7 +119,47 @@ async def read_story(system: LocalSystem, request: declared.ReadStory) -> docume
     return documents.Page(items=plan_documents.story_documents(entries, PlanMask(plan), tracebacks))
 
 
-@implements(PlanOperations.show_task)
+async def list_files(system: LocalSystem, request: declared.ListFiles) -> documents.Page[documents.PlanFile]:
+    return documents.Page(items=[file for file, _ in await made_files(system.fleet, request.plan, request.task)])
+
+
+async def read_file(system: LocalSystem, request: declared.ReadFile) -> documents.FilePart:
+    wanted = (request.output, request.path)
+    for file, stored in await made_files(system.fleet, request.plan, request.task):
+        if (file.output, file.path) == wanted:
+            data = await asyncio.to_thread(stored.part, request.offset, request.limit)
+            text = base64.b64encode(data).decode()
+            return documents.FilePart(offset=request.offset, size=file.size, sha256=file.sha256, data=text)
+    raise ArtifactProblem(f"the output {request.output!r} of task {request.task!r} has no file {request.path!r}")
+
+
+async def made_files(fleet: Fleet, name: str, task: str | None) -> list[tuple[documents.PlanFile, StoredFile]]:
+    """The files that the tasks of a plan have made, in the order of the tasks. Raises UnknownTask, ArtifactProblem."""
+    plan = (await read_plan(fleet, name)).record.plan
+    if task is not None and task not in plan:
+        raise unknown_task(plan, task)
+    made = [(node.id, node.files) for node in plan.nodes.values() if task in (None, node.id) and node.files is not None]
+    if not made:
+        return []
+    artifacts = Artifacts(await fleet.artifacts())
+
+    def read() -> list[tuple[documents.PlanFile, StoredFile]]:
+        return [
+            (_plan_file(task_id, output, file), file)
+            for task_id, manifest in made
+            for output, files in artifacts.stored_files(manifest).items()
+            for file in files
+        ]
+
+    return await asyncio.to_thread(read)
+
+
+def _plan_file(task: str, output: str, file: StoredFile) -> documents.PlanFile:
+    return documents.PlanFile(
+        task=task, output=output, path=file.path, size=file.size, sha256=file.sha256, mode=file.mode
+    )
+
+
 async def show_task(system: LocalSystem, request: declared.OneTask) -> documents.Task:
     stored = await read_plan(system.fleet, request.plan)
     plan = stored.record.plan
@@ -133,7 +170,6 @@ async def show_task(system: LocalSystem, request: declared.OneTask) -> documents
     return plan_documents.task_details(stored, request.task, runs, tracebacks)
 
 
-@implements(PlanOperations.explain_task)
 async def explain_task(system: LocalSystem, request: declared.OneTask) -> documents.TaskWhy:
     answer = await stored_plans.explain_task(system.fleet, request.plan, request.task, run_advice)
     return document_of(
@@ -146,17 +182,14 @@ async def explain_task(system: LocalSystem, request: declared.OneTask) -> docume
     )
 
 
-@implements(PlanOperations.read_task_logs)
 async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.PlanLog:
     return await plan_log(system.fleet, **vars(request))
 
 
-@implements(PlanOperations.read_plan_logs)
 async def read_plan_logs(system: LocalSystem, request: declared.ReadPlanLogs) -> documents.PlanLog:
     return await plan_log(system.fleet, **vars(request))
 
 
-@implements(PlanOperations.list_versions)
 async def list_versions(system: LocalSystem, request: declared.OnePlan) -> documents.Versions:
     name, store = request.plan, system.fleet.store
     history, rejected = await edit_history(store, name), await rejected_edits(store, name)
@@ -169,14 +202,12 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
     )
 
 
-@implements(PlanOperations.show_version)
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     past = await plan_at(system.fleet.store, request.plan, request.version)
     edit = read_record(documents.PlanVersion, past.version.to_json())
     return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
 
 
-@implements(PlanOperations.read_changes)
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
     await read_head(system.fleet.store, request.plan)
     kinds = request.kinds.split(",") if request.kinds else []
@@ -237,7 +268,6 @@ def parse_position(text: str) -> Position:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(PlanOperations.submit_plan)
 async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
     from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
@@ -245,7 +275,7 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     name = PurePath(request.file).stem or "plan"
     plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only, request.tick)
     plan = plan_file.constellation
-    edited_plans.check_tasks(len(plan))
+    edit_limits.check_tasks(len(plan))
     try:
         first, *_ = names = list(islice(plan_file.names(request.name), MOST_NAMES))
         check_name(first)
@@ -269,7 +299,6 @@ def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
         raise RequestRefused(422, str(error)[:2000]) from None
 
 
-@implements(PlanOperations.pause_plan)
 async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     answer = await plan_requests.pause_plan(system.fleet, request.plan, request.reason)
     return await _state(
@@ -277,7 +306,6 @@ async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> docum
     )
 
 
-@implements(PlanOperations.resume_plan)
 async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Withdraw a pause, and let a server run the plan if no process does."""
     head, _ = await read_head(system.fleet.store, request.plan)
@@ -288,17 +316,15 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     return await _state(system, request.plan)
 
 
-@implements(PlanOperations.cancel_plan)
 async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
     head, _ = await read_head(system.fleet.store, request.plan)
-    editor_limits.check_cancel_plan(system.editor, head)
+    edit_limits.check_cancel_plan(system.editor, head)
     await admin.cancel(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
 
 
-@implements(PlanOperations.watch_cancel)
 async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> documents.Cancellation:
     """Waits for the end, or until no device can execute the teardowns that are left."""
     fleet, name = system.fleet, request.plan
@@ -310,7 +336,6 @@ async def watch_cancel(system: LocalSystem, request: declared.WatchCancel) -> do
     return plan_documents.cancellation(stored, stuck)
 
 
-@implements(PlanOperations.remove_plan)
 async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.RemovedPlan:
     fleet, name = system.fleet, request.plan
     head, _ = await read_head(fleet.store, name)
@@ -330,9 +355,8 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     return documents.RemovedPlan(name=name, runs=runs)
 
 
-@implements(PlanOperations.retry_plan)
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
-    await editor_limits.check_retry_plan(system, request)
+    await edit_limits.check_retry_plan(system, request)
     batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
     reopened = await reopen_plan(
         system.fleet,
@@ -360,3 +384,109 @@ async def _state(system: LocalSystem, name: str, **more: Any) -> documents.PlanS
     owner = stored.owner.device if stored.owner is not None else None
     fields = {"name": name, "state": stored.state, "paused": stored.paused, "owner": owner, **more}
     return documents.PlanState(**fields)
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+MOST_LINES = 5_000
+"""After so many lines an answer ends."""
+
+SETTLED_AFTER = 5.0
+"""Executions are read in the order of their ids, which begin with the time. After so many seconds none comes before."""
+
+LOOK_INTERVAL = 0.5
+"""How often the store is asked for new lines, in seconds."""
+
+
+@dataclass
+class LogPosition:
+    """``read`` is the execution up to which all were read. ``places`` are the epoch and the line up to which others
+    were read, by execution."""
+
+    read: str = ""
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str | None) -> LogPosition:
+        """Raises RequestRefused."""
+        if text is None:
+            return cls()
+        if not re.fullmatch(r"[\w-]{0,100}( [\w-]{1,100}:\d{1,9}\.\d{1,12})*", text, re.ASCII):
+            raise RequestRefused(422, f"after={text[:50]!r} is not the `next` of an earlier answer")
+        read, *others = text.split(" ")
+        places = {}
+        for part in others:
+            run, _, place = part.partition(":")
+            epoch, _, line = place.partition(".")
+            places[run] = int(epoch), int(line)
+        return cls(read, places)
+
+    def __str__(self) -> str:
+        return " ".join([self.read, *(f"{run}:{epoch}.{line}" for run, (epoch, line) in self.places.items())])
+
+    def is_new(self, run: str) -> bool:
+        """Whether an execution may have lines that were not read."""
+        return run > self.read or run in self.places
+
+
+async def plan_log(
+    fleet: Fleet, plan: str, task: str | None, after: str | None, attempt: int | None, timeout: float
+) -> PlanLog:
+    """The lines after a position. Waits up to ``timeout`` seconds for some, unless the plan has ended. Raises
+    UnknownConstellation and UnknownTask."""
+    stored = (await read_plan(fleet, plan)).record.plan
+    if task is not None and task not in stored and not await task_runs(fleet.store, plan, task):
+        raise unknown_task(stored, task)
+    async for last in Looks(fleet.clock, interval=LOOK_INTERVAL, timeout=timeout):
+        ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
+        executions = await task_runs(fleet.store, plan, task)
+        position = LogPosition.parse(after)
+        items, more = await _new_lines(fleet, executions, position, attempt)
+        if items or ended or last:
+            break
+    return PlanLog(
+        items=sorted(items, key=lambda line: line.at),
+        next=str(position),
+        now=fleet.store.clock(),
+        more=more,
+        ended=ended,
+        executed=bool(executions),
+    )
+
+
+async def _new_lines(
+    fleet: Fleet, executions: list[TaskRun], position: LogPosition, attempt: int | None
+) -> tuple[list[TaskLogEntry], bool]:
+    """The lines after a position, which moves on, and whether there are more."""
+    items: list[TaskLogEntry] = []
+    settled = f"{int((fleet.store.clock() - SETTLED_AFTER) * 1000) & 0xFFFFFFFFFFFF:012x}"
+    all_read = True
+    for execution in sorted(executions, key=lambda execution: execution.run.id):
+        run = execution.run
+        if len(items) >= MOST_LINES:
+            return items, True
+        if position.is_new(run.id):
+            lines, place = await _lines_of(fleet, execution, position.places.get(run.id, (0, 0)))
+            items += [line for line in lines if attempt in (None, line.attempt)]
+            position.places[run.id] = place
+        all_read = all_read and run.ended and run.id < settled
+        if all_read:
+            position.read = max(position.read, run.id)
+            position.places.pop(run.id, None)
+    return items, False
+
+
+async def _lines_of(
+    fleet: Fleet, execution: TaskRun, place: tuple[int, int]
+) -> tuple[list[TaskLogEntry], tuple[int, int]]:
+    """The lines of one execution after a place, and the place where they end."""
+    run, (epoch, seen) = execution.run, place
+    items: list[TaskLogEntry] = []
+    for chunk in await fleet.store.log(run.id, after=place):
+        reader = LogReader(seen if chunk.epoch == epoch else 0)
+        number = execution.before + attempt_number(run, chunk.epoch)
+        lines = reader.read([await fleet.log_chunk(chunk)])
+        items += [TaskLogEntry(run=run.id, task=execution.task, attempt=number, **line._asdict()) for line in lines]
+        epoch, seen = chunk.epoch, reader.seen
+    return items, (epoch, seen)

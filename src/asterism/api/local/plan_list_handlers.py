@@ -5,8 +5,6 @@ from __future__ import annotations
 from asterism.api import documents
 from asterism.api import plan_list_operations as declared
 from asterism.api.documents import document_of
-from asterism.api.operation import implements
-from asterism.api.plan_list_operations import PlanListOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan
@@ -16,7 +14,6 @@ from asterism.store.protocol import FAR, PlanQuery
 GROUPS = {"open": declared.OPEN_STATES, "ended": declared.ENDED_STATES}
 
 
-@implements(PlanListOperations.list_plans)
 async def list_plans(system: LocalSystem, request: declared.ListPlans) -> declared.PlanPage:
     name = request.name
     query = PlanQuery(

@@ -29,22 +29,26 @@ from asterism.core.errors import (
     UnknownTask,
 )
 from asterism.core.json_values import JsonObject
+from asterism.core.limits import InvalidLimit, UnknownLimit
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edits import ApprovalGone, EditWaits
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
-from asterism.core.series.document import UnreadableSeries
+from asterism.core.series.machine import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
+from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet.backfills import BackfillRuns, UnknownBackfill
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun, UnknownBatch
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
+from asterism.fleet.sent_events import InvalidEvent
 from asterism.fleet.settings import InvalidSettings
+from asterism.fleet.stored_limits import LimitNotSet
 from asterism.fleet.workflows import MissingInput, UnknownWorkflow, WorkflowInUse
 from asterism.gateway.enrolment import ReservedName, UnknownEnrolment
 from asterism.planfile.loader import BadPlan
@@ -66,9 +70,13 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (UnknownConstellation, 404, "unknown-plan"),
     (UnknownTask, 404, "unknown-task"),
     (VersionUnknown, 404, "unknown-version"),
+    (ArtifactProblem, 404, "unknown-file"),
     (UnknownRun, 404, "unknown-run"),
     (UnknownBatch, 404, "unknown-batch"),
     (UnknownDevice, 404, "unknown-device"),
+    (LimitNotSet, 404, "unknown-limit"),
+    (UnknownLimit, 422, "limit-not-set"),
+    (InvalidLimit, 422, "invalid-limit"),
     (UnknownSchedule, 404, "unknown-schedule"),
     (UnknownWorkflow, 404, "unknown-workflow"),
     (WorkflowInUse, 409, "workflow-in-use"),
@@ -80,6 +88,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (InvalidTick, 422, "invalid-tick"),
     (InvalidWorkflow, 422, "invalid-workflow"),
     (InvalidSettings, 422, "invalid-settings"),
+    (InvalidEvent, 422, "invalid-event"),
     (ScopeMissing, 403, "scope-missing"),
     (InvalidScope, 422, "invalid-scope"),
     (BadSeriesName, 422, "invalid-series"),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from asterism.api.operation import Operation
 from asterism.base.http_limits import RequestRefused
 
-WITH_SLASH = frozenset({"task", "device", "series", "batch"})
+WITH_SLASH = frozenset({"task", "device", "series", "batch", "limit"})
 """Names in paths that may have a ``/``. In the keys of a store it separates the others."""
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from asterism.api import documents
 from asterism.api import run_operations as declared
 from asterism.api.documents import document_of
-from asterism.api.operation import implements
-from asterism.api.run_operations import RunOperations
 from asterism.api.system import LocalSystem
 from asterism.base.follow import Looks
 from asterism.base.http_limits import RequestRefused
@@ -23,6 +21,7 @@ from asterism.base.text import short
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
+from asterism.core.limits import uses_of
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.outcomes import attempts_of, waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, UNOWNED, Progress, Run
@@ -45,6 +44,9 @@ from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
 from asterism.store.protocol import Notice, Query, feed_of, has_feed
 from asterism.store.store_errors import Conflict, StoreError
+
+AT_ONE_TIME = 100
+"""How many runs are acted on at one time, so that a store commits them together."""
 
 MOVE_TIMEOUT = 10.0
 """How long a request waits until a device has handed back a run that is moved, in seconds."""
@@ -129,6 +131,7 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "declined": dict(run.declined),
         "previous_assignments": [document_of(documents.PreviousAssignment, assignment) for assignment in run.previous],
         "scores": dict(run.scores),
+        "uses": dict(uses_of(run.uses)) or None,
         "attempts": attempts_of(run),
         "took": work_time(run),
         "waited": None if run.ended_at is None else waiting_time(run),
@@ -161,7 +164,9 @@ def waiting_for(run: Run, held: bool, now: float) -> declared.WaitingFor | None:
         return "claim"
     if run.status not in UNOWNED:
         return None
-    return "retry" if run.not_before > now else "device"
+    if run.not_before > now:
+        return "retry"
+    return "device" if run.uses is None else "limit"
 
 
 def notice_document(number: int, notice: Notice) -> documents.Notice:
@@ -171,7 +176,6 @@ def notice_document(number: int, notice: Notice) -> documents.Notice:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(RunOperations.list_runs)
 async def list_runs(system: LocalSystem, request: declared.ListRuns) -> documents.Page[documents.Run]:
     page = await _matches(system.fleet, request)
     items = await run_documents(system.fleet, page.runs)
@@ -199,7 +203,6 @@ async def _choose_waiting(fleet: Fleet, waiting: declared.WaitingFor, runs: Sequ
     return [run for run in runs if waiting_for(run, run.id in held, now) == waiting]
 
 
-@implements(RunOperations.show_run)
 async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.RunDetails:
     fleet = system.fleet
     run = await find_run(fleet, request.run)
@@ -221,7 +224,6 @@ async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.R
     )
 
 
-@implements(RunOperations.explain_run)
 async def explain_run(system: LocalSystem, request: declared.OneRun) -> documents.RunWhy:
     run = await find_run(system.fleet, request.run)
     why = await explain(system.fleet, run.id)
@@ -268,7 +270,6 @@ async def _device_advice(fleet: Fleet, run: Run) -> list[str]:
     return lines
 
 
-@implements(RunOperations.read_output)
 async def read_output(system: LocalSystem, request: declared.OneRun) -> documents.RunOutput:
     run = await find_run(system.fleet, request.run)
     if not run.ended or run.error is not None:
@@ -277,7 +278,6 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
     return documents.RunOutput(run=run.id, output=masks[run.id].result(await system.fleet.output(run)))
 
 
-@implements(RunOperations.read_run_logs)
 async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.RunLog:
     fleet, run_id = system.fleet, (await find_run(system.fleet, request.run)).id
     async for last in Looks(fleet.clock, interval=LOG_INTERVAL, timeout=request.timeout):
@@ -325,7 +325,6 @@ def _position(after: str | None) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@implements(RunOperations.wait_run)
 async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.Run:
     run = await find_run(system.fleet, request.run)
     with contextlib.suppress(TimeoutError):
@@ -337,7 +336,6 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(RunOperations.create_run)
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
     names = ("key", "series", "priority", "device", "keep", "label", "batch")
     options = {name: getattr(request, name) for name in names}
@@ -347,7 +345,6 @@ async def create_run(system: LocalSystem, request: declared.CreateRun) -> docume
     return await run_document(system.fleet, run)
 
 
-@implements(RunOperations.create_runs)
 async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> documents.CreatedRuns:
     fleet = system.fleet
     progress = await read_progress(fleet.store, request.creation)
@@ -374,13 +371,11 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
     return documents.CreatedRuns(runs=runs, created=created.created)
 
 
-@implements(RunOperations.show_creation)
 async def show_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
     await forget_old_progress(system.fleet.store)
     return _creation(await read_progress(system.fleet.store, request.creation))
 
 
-@implements(RunOperations.end_creation)
 async def end_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
     return _creation(await forget_progress(system.fleet.store, request.creation))
 
@@ -389,21 +384,18 @@ def _creation(progress: BulkProgress) -> documents.Creation:
     return document_of(documents.Creation, progress)
 
 
-@implements(RunOperations.pause_run)
 async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.pause(run.id, request.reason))
 
 
-@implements(RunOperations.resume_run)
 async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.resume(run.id, request.reason))
 
 
-@implements(RunOperations.cancel_run)
 async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     async def cancel(fleet: Fleet, run: Run) -> Run:
         if system.editor is not None:
-            from asterism.api.local.editor_limits import check_cancel_run  # with plans, which people do not need
+            from asterism.api.local.edit_limits import check_cancel_run  # with plans, which people do not need
 
             check_cancel_run(run)
         return await fleet.cancel(run.id, request.reason)
@@ -411,7 +403,6 @@ async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> docume
     return await _change(system, request.run, cancel)
 
 
-@implements(RunOperations.retry_run)
 async def retry_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     return await _change(system, request.run, lambda fleet, run: fleet.retry(run.id, request.reason))
 
@@ -420,7 +411,6 @@ async def _change(system: LocalSystem, text: str, change: Callable[[Fleet, Run],
     return await run_document(system.fleet, await change(system.fleet, await find_run(system.fleet, text)))
 
 
-@implements(RunOperations.move_run)
 async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.Run:
     """If its device takes long to hand the run back, the answer is the run as it is, and the move goes on."""
     fleet = system.fleet
@@ -430,14 +420,13 @@ async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.
     return await run_document(fleet, work.result() if work.done() else await fleet.run(run.id))
 
 
-@implements(RunOperations.prune_runs)
 async def prune_runs(system: LocalSystem, request: declared.PruneRuns) -> documents.PrunedRuns:
     return documents.PrunedRuns(pruned=await system.fleet.prune(request.older_than))
 
 
-@implements(RunOperations.act_on_runs)
 async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> documents.BulkOutcome:
-    """Act on the runs that match, each on its own: a refusal of one does not stop the others."""
+    """Act on the runs that match, each on its own: a refusal of one does not stop the others. A store commits those
+    of one time together (``store/sqlite/group_commit``), and a second request finds what the first has done."""
     if not request.all and not request.conditions:
         names = ", ".join(declared.CONDITIONS)
         raise RequestRefused(422, f'this would act on every run: give a condition ({names}), or "all"')
@@ -445,11 +434,14 @@ async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> docum
     action = {"pause": fleet.pause, "resume": fleet.resume, "cancel": fleet.cancel, "retry": fleet.retry}
     changed: list[str] = []
     refused: dict[str, str] = {}
-    for run in page.runs:
-        try:
-            changed.append((await action[request.action](run.id, request.reason)).id)
-        except StoreError:
-            raise
-        except AsterismError as error:
-            refused[run.id] = error.why if isinstance(error, RunRefused) else str(error)
+    for first in range(0, len(page.runs), AT_ONE_TIME):
+        runs = page.runs[first : first + AT_ONE_TIME]
+        acts = [action[request.action](run.id, request.reason) for run in runs]
+        for run, outcome in zip(runs, await asyncio.gather(*acts, return_exceptions=True), strict=True):
+            if isinstance(outcome, Run):
+                changed.append(outcome.id)
+            elif isinstance(outcome, AsterismError) and not isinstance(outcome, StoreError):
+                refused[run.id] = outcome.why if isinstance(outcome, RunRefused) else str(outcome)
+            else:
+                raise outcome
     return documents.BulkOutcome(changed=changed, refused=refused, next=page.next)

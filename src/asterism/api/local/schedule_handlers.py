@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import datetime, tzinfo
 from pathlib import PurePath
 from typing import Any
 
 from asterism.api import documents
 from asterism.api import schedule_operations as declared
 from asterism.api.documents import document_of
+from asterism.api.local.edit_limits import check_backfill
 from asterism.api.local.plan_texts import read_plan_text
 from asterism.api.local.reasons import leave_reason
-from asterism.api.operation import implements
-from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
 from asterism.core.schedule.backfill import Backfill
+from asterism.core.schedule.calendar import CalendarTick
 from asterism.core.schedule.schedule import Schedule
+from asterism.core.schedule.tick_values import parse_time, time_until
 from asterism.core.schedule.ticks import TickEntry
 from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_submissions import awaited_plan
+from asterism.durable.tick_calendar import read_ticks
 from asterism.fleet import backfills
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.scheduled_work import ScheduledWork, plan_key
+from asterism.fleet.scheduled_work import ScheduledWork, plan_key, zone_of
+
+DAY, DEFAULT_DAYS = 86_400, 30
+"""A day in seconds, and how many days of ticks are listed if the beginning is not given."""
 
 NO_COORDINATOR = "No coordinator is running, so nothing is created{}. Start one with: asterism monitor"
 
@@ -54,7 +60,6 @@ def _tick(entry: TickEntry) -> documents.Tick:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@implements(ScheduleOperations.list_schedules)
 async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -> documents.Schedules:
     fleet = system.fleet
     items = [await _document(fleet, schedule) for schedule in await fleet.schedules.all()]
@@ -63,7 +68,6 @@ async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -
     return documents.Schedules(items=items, now=fleet.store.clock(), advice=advice)
 
 
-@implements(ScheduleOperations.show_schedule)
 async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> documents.ScheduleDetails:
     fleet, name = system.fleet, request.schedule
     schedule = await fleet.schedules.get(name)
@@ -81,6 +85,40 @@ async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> 
     )
 
 
+async def list_ticks(system: LocalSystem, request: declared.ListTicks) -> documents.ScheduleTicks:
+    fleet = system.fleet
+    schedule = await fleet.schedules.get(request.schedule)
+    now, zone = fleet.store.clock(), zone_of(schedule)
+    first, last = now - DEFAULT_DAYS * DAY, now
+    if request.first is not None:
+        first = parse_time(request.first, zone)[0].timestamp()
+    if request.last is not None:
+        last = time_until(request.last, zone)
+    if request.after is not None:
+        first = max(first, request.after + 1)
+    ticks, more = await read_ticks(fleet, schedule, first, last, request.limit)
+    return documents.ScheduleTicks(
+        items=[_calendar_tick(tick, zone) for tick in ticks],
+        next=str(ticks[-1].tick) if more else None,
+        now=now,
+        timezone=schedule.timezone,
+        today=datetime.fromtimestamp(now, zone).date().isoformat(),
+    )
+
+
+def _calendar_tick(tick: CalendarTick, zone: tzinfo) -> documents.CalendarTick:
+    local, work = datetime.fromtimestamp(tick.tick, zone), tick.work
+    return document_of(
+        documents.CalendarTick,
+        tick,
+        local=local.isoformat(),
+        date=local.date().isoformat(),
+        work=None if work is None else work.name,
+        started_at=None if work is None else work.started_at,
+        ended_at=None if work is None else work.ended_at,
+    )
+
+
 async def _unowned(fleet: Fleet, plan: str) -> str | None:
     """The plan, if no process runs it."""
     head, _ = await read_head(fleet.store, plan)
@@ -90,7 +128,6 @@ async def _unowned(fleet: Fleet, plan: str) -> str | None:
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-@implements(ScheduleOperations.add_schedule)
 async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> documents.ChangedSchedule:
     fleet = system.fleet
     if (request.workflow is None) == (request.text is None):
@@ -116,7 +153,6 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=True, advice=advice)
 
 
-@implements(ScheduleOperations.pause_schedule)
 async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     schedules = system.fleet.schedules
     before = await schedules.get(request.schedule)
@@ -124,7 +160,6 @@ async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) 
     return await _changed(system.fleet, paused, before.paused is None)
 
 
-@implements(ScheduleOperations.resume_schedule)
 async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     schedules = system.fleet.schedules
     before = await schedules.get(request.schedule)
@@ -133,7 +168,6 @@ async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule)
     return await _changed(system.fleet, resumed, before.paused is not None)
 
 
-@implements(ScheduleOperations.remove_schedule)
 async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     removed = await system.fleet.schedules.remove(request.schedule)
     await leave_reason(system.fleet, f"removed schedule {removed.name!r}", request.reason)
@@ -144,7 +178,6 @@ async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents
     return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=changed)
 
 
-@implements(ScheduleOperations.run_schedule)
 async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Tick:
     entry = await system.fleet.schedules.run(request.schedule)
     system.submitted()
@@ -155,22 +188,26 @@ async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) ->
 # -- backfills ---------------------------------------------------------------------------------------------------------
 
 
-@implements(ScheduleOperations.backfill_schedule)
 async def backfill_schedule(system: LocalSystem, request: declared.BackfillSchedule) -> documents.Backfill:
     fleet, name = system.fleet, request.schedule
+    check_backfill(system, only_missing=request.only_missing)
     backfill = await backfills.start_backfill(
-        fleet, name, request.first, request.last, every=request.every, parallel=request.parallel
+        fleet,
+        name,
+        request.first,
+        request.last,
+        every=request.every,
+        parallel=request.parallel,
+        only_missing=request.only_missing,
     )
     await leave_reason(fleet, f"began a backfill of schedule {name!r}", request.reason)
     return await _backfill(fleet, backfill)
 
 
-@implements(ScheduleOperations.show_backfill)
 async def show_backfill(system: LocalSystem, request: declared.ShowBackfill) -> documents.Backfill:
     return await _backfill(system.fleet, await backfills.read_backfill(system.fleet, request.schedule))
 
 
-@implements(ScheduleOperations.cancel_backfill)
 async def cancel_backfill(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Backfill:
     cancelled = await backfills.cancel_backfill(system.fleet, request.schedule, request.reason)
     return await _backfill(system.fleet, cancelled)

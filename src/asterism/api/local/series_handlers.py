@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from asterism.api import documents
 from asterism.api import series_operations as declared
 from asterism.api.documents import document_of
-from asterism.api.operation import implements
-from asterism.api.series_operations import SeriesOperations
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
@@ -157,12 +155,10 @@ def _register(system: LocalSystem) -> SeriesRegister:
     return StoreRegister(system.fleet.store, owned=False)
 
 
-@implements(SeriesOperations.list_series)
 async def list_series(system: LocalSystem, request: declared.ListSeries) -> documents.Page[documents.Series]:
     return await all_series(_register(system))
 
 
-@implements(SeriesOperations.show_series)
 async def show_series(system: LocalSystem, request: declared.OneSeries) -> documents.SeriesDetails:
     register = _register(system)
     snapshot, now = await find_series(register, request.series), register.clock()
@@ -171,7 +167,6 @@ async def show_series(system: LocalSystem, request: declared.OneSeries) -> docum
     return documents.SeriesDetails(**shown, changes=changes, now=now)
 
 
-@implements(SeriesOperations.list_series_changes)
 async def list_series_changes(
     system: LocalSystem, request: declared.ListSeriesChanges
 ) -> documents.Page[documents.SeriesChange]:
@@ -185,10 +180,5 @@ async def _change(system: LocalSystem, request: declared.Change) -> documents.Se
     return await change_series(_register(system), limited, system.fleet.by)
 
 
-claim_series = implements(SeriesOperations.claim_series)(_change)
-release_series = implements(SeriesOperations.release_series)(_change)
-promote_series = implements(SeriesOperations.promote_series)(_change)
-pause_series = implements(SeriesOperations.pause_series)(_change)
-resume_series = implements(SeriesOperations.resume_series)(_change)
-front_series = implements(SeriesOperations.front_series)(_change)
-rebuild_series = implements(SeriesOperations.rebuild_series)(_change)
+claim_series = release_series = promote_series = pause_series = _change
+resume_series = front_series = rebuild_series = _change

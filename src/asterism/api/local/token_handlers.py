@@ -7,16 +7,13 @@ from asterism.api import token_operations as declared
 from asterism.api.credentials import CODE_LIFETIME, Credential, Credentials
 from asterism.api.documents import document_of
 from asterism.api.local.reasons import leave_reason
-from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
-from asterism.api.token_operations import TokenOperations
 
 
 def _token(credential: Credential, now: float) -> documents.Token:
     return document_of(documents.Token, credential, scopes=sorted(credential.scopes), state=credential.state(now))
 
 
-@implements(TokenOperations.list_tokens)
 async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> documents.Page[documents.Token]:
     store = system.fleet.store
     now = store.clock()
@@ -24,7 +21,6 @@ async def list_tokens(system: LocalSystem, request: declared.ListTokens) -> docu
     return documents.Page(items=items, now=now)
 
 
-@implements(TokenOperations.create_token)
 async def create_token(system: LocalSystem, request: declared.CreateToken) -> documents.CreatedToken:
     fleet = system.fleet
     new = await Credentials(fleet.store).create(request.name, request.scopes, by=fleet.by, valid_for=request.valid)
@@ -32,7 +28,6 @@ async def create_token(system: LocalSystem, request: declared.CreateToken) -> do
     return documents.CreatedToken(**vars(_token(new.credential, fleet.store.clock())), token=new.token)
 
 
-@implements(TokenOperations.revoke_token)
 async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> documents.Token:
     fleet = system.fleet
     revoked = await Credentials(fleet.store).revoke(request.token)
@@ -40,7 +35,6 @@ async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> do
     return _token(revoked, fleet.store.clock())
 
 
-@implements(TokenOperations.create_login)
 async def create_login(system: LocalSystem, request: declared.CreateLogin) -> documents.LoginCode:
     fleet = system.fleet
     name = request.name or fleet.by

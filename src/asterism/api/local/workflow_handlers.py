@@ -7,26 +7,21 @@ from typing import Any
 from asterism.api import documents
 from asterism.api import workflow_operations as declared
 from asterism.api.local.reasons import leave_reason
-from asterism.api.operation import implements
 from asterism.api.system import LocalSystem
-from asterism.api.workflow_operations import WorkflowOperations
 from asterism.core.json_values import plain_json
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.workflows import WorkflowInUse
 
 
-@implements(WorkflowOperations.list_workflows)
 async def list_workflows(system: LocalSystem, request: declared.ListWorkflows) -> documents.Page[documents.Workflow]:
     flows = await system.fleet.workflows.all()
     return documents.Page(items=[documents.Workflow(**_fields(flow)) for flow in flows])
 
 
-@implements(WorkflowOperations.show_workflow)
 async def show_workflow(system: LocalSystem, request: declared.OneWorkflow) -> documents.Workflow:
     return documents.Workflow(**_fields(await system.fleet.workflows.find(request.workflow)))
 
 
-@implements(WorkflowOperations.add_workflow)
 async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> documents.AddedWorkflow:
     workflows, wanted = system.fleet.workflows, Workflow.from_json(request.workflow)
     before = await workflows.latest_version(wanted.name)
@@ -35,7 +30,6 @@ async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> do
     return documents.AddedWorkflow(**_fields(flow), added=flow.version != before)
 
 
-@implements(WorkflowOperations.remove_workflow)
 async def remove_workflow(system: LocalSystem, request: declared.RemoveWorkflow) -> documents.Workflow:
     fleet, name = system.fleet, request.workflow
     for schedule in await fleet.schedules.all():

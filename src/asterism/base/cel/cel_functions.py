@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -53,7 +53,7 @@ _DURATION = re.compile(r"([-+]?)((?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:h|ms|m|s|
 _SPAN = re.compile(r"([0-9.]+)(h|ms|m|s|us|µs|ns)")
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _OFFSET = re.compile(r"([-+])([0-9]{2}):([0-9]{2})")
-_BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+_BOOL = re.compile("[1t0f]|true|True|TRUE|false|False|FALSE")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,92 +70,76 @@ def _type(run: Evaluation, value: Any) -> Any:
 # -- conversions -------------------------------------------------------------------------------------------------------
 
 
-def _text(run: Evaluation, function: str, value: str, form: re.Pattern[str]) -> str:
-    """A text to be converted. The message does not repeat it."""
-    run.spend(_CONVERTING + len(value))
-    if len(value) > LONGEST_NUMBER or form.fullmatch(value) is None:
-        raise Unevaluable(f"the text is not valid for '{function}'")
+def _conversion(name: str, ways: Mapping[str, Function]) -> Function:
+    """The function that converts a value by the way for its type. No message repeats the value."""
+
+    def convert(run: Evaluation, value: Any) -> Any:
+        way = ways.get(kind_of(value))
+        if way is None:
+            raise no_overload(f"'{name}'", value)
+        run.spend(_CONVERTING)
+        try:
+            return way(run, value)
+        except ExpressionError:
+            raise
+        except (ValueError, OverflowError):
+            raise Unevaluable(f"the value is not valid for '{name}'") from None
+
+    return convert
+
+
+def _same(run: Evaluation, value: Any) -> Any:
     return value
 
 
-def _whole(run: Evaluation, function: str, value: Any) -> int:
-    kind = kind_of(value)
-    if kind in (INT, UINT):
-        return int(value)
-    if kind == STRING:
-        return int(_text(run, function, value, _INTEGER))
-    if kind == DOUBLE and math.isfinite(value):
-        return int(value)
-    if kind == DOUBLE:
-        raise Unevaluable(f"the number is out of range for '{function}'")
-    raise no_overload(f"'{function}'", value)
+def _text(name: str, form: re.Pattern[str], read: Callable[[re.Match[str]], Any]) -> Function:
+    """The way to convert a text that has a form."""
+
+    def convert(run: Evaluation, text: str) -> Any:
+        run.spend(len(text))
+        match = form.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+        if match is None:
+            raise Unevaluable(f"the text is not valid for '{name}'")
+        return read(match)
+
+    return convert
 
 
-def _int(run: Evaluation, value: Any) -> int:
-    if kind_of(value) == TIMESTAMP:
-        return int((value - _EPOCH) // timedelta(seconds=1))
-    return integer(_whole(run, "int", value))
+def _to_whole(name: str, checked: Callable[[int], int]) -> dict[str, Function]:
+    """The ways to an integer in the range of a type."""
+
+    def from_double(run: Evaluation, value: float) -> int:
+        if not math.isfinite(value):
+            raise Unevaluable(f"the number is out of range for '{name}'")
+        return checked(int(value))
+
+    whole: Function = lambda run, value: checked(int(value))  # noqa: E731
+    return {
+        INT: whole,
+        UINT: whole,
+        DOUBLE: from_double,
+        STRING: _text(name, _INTEGER, lambda text: checked(int(text[0]))),
+    }
 
 
-def _uint(run: Evaluation, value: Any) -> int:
-    return unsigned(_whole(run, "uint", value))
+def _double_to_string(run: Evaluation, value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def _double(run: Evaluation, value: Any) -> float:
-    kind = kind_of(value)
-    if kind == STRING:
-        return float(_text(run, "double", value, _DOUBLE))
-    if kind == DOUBLE:
-        return float(value)
-    if kind == INT:
-        return float(integer(value))
-    if kind == UINT:
-        return float(value)
-    raise no_overload("'double'", value)
+def _bytes_to_string(run: Evaluation, value: bytes) -> str:
+    run.spend_on(value)
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        raise Unevaluable("the bytes are not UTF-8") from None
 
 
-def _bool(run: Evaluation, value: Any) -> bool:
-    kind = kind_of(value)
-    if kind == BOOL:
-        return bool(value)
-    if kind == STRING:
-        if len(value) <= 5 and (value in _BOOLS or value in ("True", "TRUE", "False", "FALSE")):
-            return _BOOLS[value.lower()]
-        raise Unevaluable("the text is not valid for 'bool'")
-    raise no_overload("'bool'", value)
+def _duration_to_string(run: Evaluation, value: timedelta) -> str:
+    seconds = value / timedelta(seconds=1)
+    return f"{int(seconds) if seconds.is_integer() else seconds}s"
 
 
-def _string(run: Evaluation, value: Any) -> str:
-    kind = kind_of(value)
-    run.spend(_CONVERTING)
-    if kind == STRING:
-        return str(value)
-    if kind == BOOL:
-        return "true" if value else "false"
-    if kind in (INT, UINT):
-        return str(integer(value) if kind == INT else int(value))
-    if kind == DOUBLE:
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    if kind == BYTES:
-        run.spend_on(value)
-        try:
-            return str(value, "utf-8")
-        except UnicodeDecodeError:
-            raise Unevaluable("the bytes are not UTF-8") from None
-    if kind == TIMESTAMP:
-        return str(value.astimezone(UTC).isoformat()).replace("+00:00", "Z")
-    if kind == DURATION:
-        seconds = value / timedelta(seconds=1)
-        return f"{int(seconds) if seconds.is_integer() else seconds}s"
-    raise no_overload("'string'", value)
-
-
-def _bytes(run: Evaluation, value: Any) -> bytes:
-    kind = kind_of(value)
-    if kind == BYTES:
-        return bytes(value)
-    if kind != STRING:
-        raise no_overload("'bytes'", value)
+def _string_to_bytes(run: Evaluation, value: str) -> bytes:
     run.spend_on(value)
     try:
         return bytes(value, "utf-8")
@@ -163,45 +147,56 @@ def _bytes(run: Evaluation, value: Any) -> bytes:
         raise Unevaluable("the text cannot be written as UTF-8") from None
 
 
-def _timestamp(run: Evaluation, value: Any) -> datetime:
-    kind = kind_of(value)
-    run.spend(_CONVERTING)
-    try:
-        if kind == TIMESTAMP:
-            return value  # type: ignore[no-any-return]
-        if kind == INT:
-            return _EPOCH + timedelta(seconds=integer(value))
-        if kind == STRING:
-            match = _TIMESTAMP.fullmatch(_text(run, "timestamp", value, _TIMESTAMP))
-            assert match is not None
-            date, time, fraction, zone = match.groups()
-            read = datetime.fromisoformat(f"{date}T{time}{(fraction or '.0')[:7].ljust(7, '0')}")
-            return read.replace(tzinfo=_zone(zone)).astimezone(UTC)
-    except ExpressionError:
-        raise
-    except (ValueError, OverflowError):
-        raise Unevaluable("the value is not valid for 'timestamp'") from None
-    raise no_overload("'timestamp'", value)
+def _read_timestamp(match: re.Match[str]) -> datetime:
+    date, time, fraction, zone = match.groups()
+    read = datetime.fromisoformat(f"{date}T{time}{(fraction or '.0')[:7].ljust(7, '0')}")
+    return read.replace(tzinfo=_zone(zone)).astimezone(UTC)
 
 
-def _duration(run: Evaluation, value: Any) -> timedelta:
-    kind = kind_of(value)
-    run.spend(_CONVERTING)
-    try:
-        if kind == DURATION:
-            return value  # type: ignore[no-any-return]
-        if kind == INT:
-            return timedelta(seconds=integer(value))
-        if kind == STRING:
-            match = _DURATION.fullmatch(_text(run, "duration", value, _DURATION))
-            assert match is not None
-            seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(match.group(2)))
-            return timedelta(seconds=-seconds if match.group(1) == "-" else seconds)
-    except ExpressionError:
-        raise
-    except (ValueError, OverflowError):
-        raise Unevaluable("the value is not valid for 'duration'") from None
-    raise no_overload("'duration'", value)
+def _read_duration(match: re.Match[str]) -> timedelta:
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(match.group(2)))
+    return timedelta(seconds=-seconds if match.group(1) == "-" else seconds)
+
+
+_CONVERSIONS: dict[str, dict[str, Function]] = {
+    "int": {
+        **_to_whole("int", integer),
+        TIMESTAMP: lambda run, value: int((value - _EPOCH) // timedelta(seconds=1)),
+    },
+    "uint": _to_whole("uint", unsigned),
+    "double": {
+        STRING: _text("double", _DOUBLE, lambda text: float(text[0])),
+        DOUBLE: lambda run, value: float(value),
+        INT: lambda run, value: float(integer(value)),
+        UINT: lambda run, value: float(value),
+    },
+    "bool": {
+        BOOL: lambda run, value: bool(value),
+        STRING: _text("bool", _BOOL, lambda text: text[0] in ("1", "t", "true", "True", "TRUE")),
+    },
+    "string": {
+        STRING: lambda run, value: str(value),
+        BOOL: lambda run, value: "true" if value else "false",
+        INT: lambda run, value: str(integer(value)),
+        UINT: lambda run, value: str(int(value)),
+        DOUBLE: _double_to_string,
+        BYTES: _bytes_to_string,
+        TIMESTAMP: lambda run, value: str(value.astimezone(UTC).isoformat()).replace("+00:00", "Z"),
+        DURATION: _duration_to_string,
+    },
+    "bytes": {BYTES: lambda run, value: bytes(value), STRING: _string_to_bytes},
+    "timestamp": {
+        TIMESTAMP: _same,
+        INT: lambda run, value: _EPOCH + timedelta(seconds=integer(value)),
+        STRING: _text("timestamp", _TIMESTAMP, _read_timestamp),
+    },
+    "duration": {
+        DURATION: _same,
+        INT: lambda run, value: timedelta(seconds=integer(value)),
+        STRING: _text("duration", _DURATION, _read_duration),
+    },
+}
+"""The ways to convert a value to a type, by the type of the value."""
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
@@ -268,15 +263,8 @@ FUNCTIONS: dict[str, tuple[Function, frozenset[int]]] = {
     for name, function in {
         "size": _size,
         "type": _type,
-        "dyn": lambda run, value: value,
-        "int": _int,
-        "uint": _uint,
-        "double": _double,
-        "bool": _bool,
-        "string": _string,
-        "bytes": _bytes,
-        "timestamp": _timestamp,
-        "duration": _duration,
+        "dyn": _same,
+        **{name: _conversion(name, ways) for name, ways in _CONVERSIONS.items()},
     }.items()
 } | {"matches": (_matches, frozenset({2}))}
 """Functions by name, with the numbers of arguments that they take."""

@@ -6,7 +6,7 @@ runs, and a list such as ``["a", "b"]`` is built once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from asterism.base.cel import cel_syntax
@@ -16,7 +16,6 @@ from asterism.base.cel.cel_functions import (
     MACROS,
     METHODS,
     Function,
-    Part,
     Run,
     field,
     item_at,
@@ -92,14 +91,11 @@ def compile_expression(text: str) -> Program:
 
 
 class _Code(NamedTuple):
-    run: Run
+    run: Callable[..., Any]
+    """A Run, or a Part of a member."""
+
     free: frozenset[str]
     """The names and variables on which the value depends."""
-
-
-class _PartCode(NamedTuple):
-    run: Part
-    free: frozenset[str]
 
 
 _NOTHING: frozenset[str] = frozenset()
@@ -289,19 +285,19 @@ class _Compiler:
 
         return _Code(run, free)
 
-    def _part(self, part: cel_syntax.Field | cel_syntax.Item | cel_syntax.Method | cel_syntax.Macro) -> _PartCode:
+    def _part(self, part: cel_syntax.Field | cel_syntax.Item | cel_syntax.Method | cel_syntax.Macro) -> _Code:
         match part:
             case cel_syntax.Field(name):
-                return _PartCode(field(name), _NOTHING)
+                return _Code(field(name), _NOTHING)
             case cel_syntax.Item(key):
                 code = self.compile(key)
-                return _PartCode(item_at(code.run), code.free)
+                return _Code(item_at(code.run), code.free)
             case cel_syntax.Method(name, arguments):
                 return self._method(name, arguments)
             case cel_syntax.Macro():
                 return self._macro(part)
 
-    def _method(self, name: str, nodes: tuple[cel_syntax.Node, ...]) -> _PartCode:
+    def _method(self, name: str, nodes: tuple[cel_syntax.Node, ...]) -> _Code:
         method = _known("method", METHODS, name, nodes)
         if name == "matches":
             self._check_pattern(nodes[0])
@@ -311,21 +307,21 @@ class _Compiler:
             step(run)
             return method(run, value, *[argument(run) for argument in arguments])
 
-        return _PartCode(run, free)
+        return _Code(run, free)
 
     def _check_pattern(self, node: cel_syntax.Node) -> None:
         """Check a literal pattern at compile time, and charge it like other constants."""
         if isinstance(node, cel_syntax.Literal) and isinstance(node.value, str):
             metered_pattern(self._constants, node.value)
 
-    def _macro(self, node: cel_syntax.Macro) -> _PartCode:
+    def _macro(self, node: cel_syntax.Macro) -> _Code:
         outer, slot = self._scope, self._macros
         self._scope, self._macros = {**outer, node.variable: slot}, slot + 1
         self.most_variables = max(self.most_variables, self._macros)
         bodies, free = self._all(node.bodies)
         self._scope, self._macros = outer, slot
         run = MACROS[node.name](slot, f"'{node.name}'", *bodies)
-        return _PartCode(run, free - {node.variable})
+        return _Code(run, free - {node.variable})
 
 
 # -- small programs ----------------------------------------------------------------------------------------------------

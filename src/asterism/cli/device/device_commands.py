@@ -14,7 +14,6 @@ from asterism.cli.cli_context import (
     CommandGroup,
     fleet_options,
     is_given,
-    name_argument,
     on_system,
     options,
     reason_option,
@@ -23,7 +22,7 @@ from asterism.cli.cli_context import (
     server_of,
     store_wait_option,
 )
-from asterism.cli.option_types import Function, capability_option, duration_option, number_option, pair_option
+from asterism.cli.option_types import Function, capability_option, duration_option, number_option, option, pair_option
 
 if TYPE_CHECKING:
     from asterism.api.system import System
@@ -36,7 +35,7 @@ def device() -> None:
 
 def _policy_option(meaning: str) -> Callable[[Function], Function]:
     text = f"Device policy file: {meaning}; default: ~/.config/asterism/policy.yaml."
-    return click.option("--device-policy", "policy", metavar="FILE", help=text)
+    return option("--device-policy FILE", text, to="policy")
 
 
 _process_options = options(store_wait_option, fleet_options)
@@ -44,41 +43,30 @@ _process_options = options(store_wait_option, fleet_options)
 
 
 @device.command()
-@name_argument
 @capability_option("--can", "A capability that workflows may need, such as gpu; separate several with commas.")
 @number_option("--slots", 1, least=1, help="Maximum number of runs at once.")
 @number_option("--backlog", 0, least=0, help="How many more runs to claim in advance.")
 @pair_option("--label labels", "A label in the device's profile.")
-@click.option("--accepts", metavar="EXPR", help="Which runs the device accepts, in CEL over run and device.")
-@click.option("--hands-back", metavar="EXPR", help="When the device hands all its runs back, in CEL over its profile.")
+@option("--accepts EXPR", "Which runs the device accepts, in CEL over run and device.")
+@option("--hands-back EXPR", "When the device hands all its runs back, in CEL over its profile.")
 @_policy_option("what the device may execute")
-@click.option("--peer", "peers", multiple=True, metavar="NAME|URL", help="Sync with this peer; see `asterism peer`.")
-@click.option("--listen", metavar="HOST:PORT", help="Answer peers at this address, such as 0.0.0.0:7420.")
-@click.option("--replace", is_flag=True, help="Take over the name of a device on another machine.")
-@click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which monitors the devices.")
+@option("--peer NAME|URL", "Sync with this peer; see `asterism peer`.", to="peers", multiple=True)
+@option("--listen HOST:PORT", "Answer peers at this address, such as 0.0.0.0:7420.")
+@option("--replace", "Take over the name of a device on another machine.")
+@option("--no-monitor", "Never become the coordinator, which monitors the devices.")
 @duration_option("--every", "5s", positive=True, help="How often the coordinator checks the devices.")
 @duration_option("--heartbeat", "30s", help="Heartbeat interval while the device is idle.")
 @duration_option("--heartbeat-timeout", "90s", help="The device counts as lost after this time without a heartbeat.")
 @duration_option(
     "--drain-for", "60s", help="How long running work may take to finish when the device is asked to leave."
 )
-@click.option(
-    "--agent",
-    metavar="COMMAND|URL",
-    help="The agent of the device: a command that speaks ACP, or the URL of an agent that speaks A2A.",
+@option(
+    "--agent COMMAND|URL", "The agent of the device: a command that speaks ACP, or the URL of an agent that speaks A2A."
 )
-@click.option(
-    "--model", metavar="NAME", help="A language model with tools as the agent of the device, such as anthropic:MODEL."
-)
-@click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
-@click.option(
-    "--code",
-    metavar="CODE",
-    help="One-time code of `asterism device invite`, for the first time; - reads it from stdin.",
-)
-@click.option(
-    "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
-)
+@option("--model NAME", "A language model with tools as the agent of the device, such as anthropic:MODEL.")
+@option("--server URL", "Join through this server; the device needs no store.")
+@option("--code CODE", "One-time code of `asterism device invite`, for the first time; - reads it from stdin.")
+@option("--fingerprint SHA256", "Trust the server's certificate with this fingerprint, and no other.")
 @_process_options
 def join(
     name: str,
@@ -155,23 +143,20 @@ def _read_code(code: str | None) -> str | None:
 
 
 @device.command("list")
-@on_system()
 async def list_(system: System) -> Answer:
     """List the devices of the fleet. A star marks the coordinator.
 
     Devices that left recently are listed, too. SLOTS is the number of used slots and of all slots. LOAD, RANK and
     QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
-    from asterism.cli.fleet.fleet_views import devices_table
+    from asterism.cli.fleet.fleet_views import DEVICE_TABLE
 
     page = await system.list_devices()
     if not page.items:
         return Answer(page.items, "No device has joined. Start one with: asterism device join NAME")
-    return Answer(page.items, lambda width: devices_table(page.items, page.now or 0.0, width))
+    return Answer(page.items, lambda width: DEVICE_TABLE.lines(page.items, page.now or 0.0, width))
 
 
 @device.command()
-@name_argument
-@on_system()
 async def show(system: System, name: str) -> Answer:
     """Show a device, the runs that it holds, and its latest runs."""
     from asterism.cli.fleet.fleet_views import device_lines
@@ -181,9 +166,7 @@ async def show(system: System, name: str) -> Answer:
 
 
 @device.command()
-@name_argument
 @reason_option()
-@on_system()
 async def drain(system: System, name: str, reason: str) -> Answer:
     """Ask a device to finish its runs, take no more, and leave."""
     device = await system.drain_device(name, reason)
@@ -198,7 +181,6 @@ async def drain(system: System, name: str, reason: str) -> Answer:
 
 @device.command()
 @click.argument("subject", metavar="WORKFLOW|RUN")
-@on_system()
 async def scores(system: System, subject: str) -> Answer:
     """Show which device would get a run, and why.
 
@@ -212,16 +194,15 @@ async def scores(system: System, subject: str) -> Answer:
 
 
 @device.command(short_help="Print a command with which a machine joins.")
-@click.option(
-    "--name",
-    "pattern",
+@option(
+    "--name PATTERN",
+    "The name of the machine, or a pattern of new names, such as 'lab-*'.",
+    to="pattern",
     required=True,
-    metavar="PATTERN",
-    help="The name of the machine, or a pattern of new names, such as 'lab-*'.",
 )
 @capability_option("--can", "A capability that it may declare; separate several with commas.  [default: any]")
-@click.option("--server", metavar="URL", help=f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")
-@click.option("--tls-cert", type=click.Path(exists=True), metavar="FILE", help="Own certificate of the server, to pin.")
+@option("--server URL", f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")
+@option("--tls-cert FILE", "Own certificate of the server, to pin.", type=click.Path(exists=True))
 @reason_option()
 @on_system(create=True)
 async def invite(
@@ -276,9 +257,7 @@ def _fingerprint(path: str) -> str:
 
 
 @device.command()
-@name_argument
 @reason_option()
-@on_system()
 async def revoke(system: System, name: str, reason: str) -> Answer:
     """Revoke the key of a device that joined through the server.
 
@@ -293,10 +272,9 @@ async def revoke(system: System, name: str, reason: str) -> Answer:
 @duration_option("--heartbeat", "30s", help="Heartbeat interval.")
 @duration_option("--heartbeat-timeout", "90s", help="The monitor counts as lost after this time without a heartbeat.")
 @_policy_option("which commands and URLs may receive notices")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Serve the metrics of the fleet at http://HOST:PORT/metrics, without encryption, to everybody who reaches it; "
+@option(
+    "--listen HOST:PORT",
+    "Serve the metrics of the fleet at http://HOST:PORT/metrics, without encryption, to everybody who reaches it; "
     "port 0 for any free one.",
 )
 @_process_options

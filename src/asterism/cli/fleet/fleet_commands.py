@@ -10,7 +10,7 @@ import click
 
 from asterism.api.fleet_operations import MOST_METRIC_RUNS
 from asterism.cli.cli_context import Answer, CommandGroup, ask_again, note, on_system, print_json, reason_option
-from asterism.cli.option_types import duration_option, number_option, pair, size_option, words
+from asterism.cli.option_types import duration_option, number_option, option, pair, size_option, words
 
 if TYPE_CHECKING:
     from asterism.api.documents import Notice, Settings
@@ -23,7 +23,6 @@ def fleet() -> None:
 
 
 @fleet.command()
-@on_system()
 async def show(system: System) -> Answer:
     """Show the settings of the fleet."""
     return _shown(await system.show_settings())
@@ -31,6 +30,7 @@ async def show(system: System) -> Answer:
 
 @fleet.command("set")
 @duration_option("--keep", help="How long to keep ended runs, such as 30d.")
+@duration_option("--keep-events", help="How long to keep events that plans wait for, such as 7d.")
 @size_option("--large", help="Store larger inputs and outputs apart from their runs, such as 64k.")
 @size_option("--most", help="Refuse larger inputs and outputs, such as 64M.")
 @size_option("--log-limit", help="How much of what each attempt prints to keep, such as 256k.")
@@ -38,26 +38,28 @@ async def show(system: System) -> Answer:
     "--device-bytes",
     help="How much of large results each device that joined through a server may store in an hour.",
 )
+@option(
+    "--artifacts URL",
+    "Where to keep the files of tasks: file:///folder or s3://bucket/prefix; '' for beside the store.",
+)
 @duration_option("--hold", help="How long to keep runs assigned when most devices vanish at once.")
 @duration_option("--lease", help="How long the coordinator stays elected without a heartbeat.")
 @duration_option("--peer-timeout", help="Take over the runs of a peer after this time without contact.")
 @number_option("--peer-runs", least=0, help="How many runs each peer may store here.")
 @size_option("--peer-bytes", help="How much each peer may store here in records.")
 @size_option("--peer-blobs", help="How much each peer may store here in large inputs and outputs.")
-@click.option(
-    "--notify-command",
+@option(
+    "--notify-command WORDS",
+    "A command to run for each notice, with the notice as JSON on standard input; '' for none.",
     type=words,
-    metavar="WORDS",
-    help="A command to run for each notice, with the notice as JSON on standard input; '' for none.",
 )
-@click.option("--notify-url", metavar="URL", help="A URL to POST each notice to; '' for none.")
-@click.option(
-    "--weight",
-    "weights",
+@option("--notify-url URL", "A URL to POST each notice to; '' for none.")
+@option(
+    "--weight NAME=NUMBER",
+    "Weight of a part of the score: load, connection, rank, capability.",
+    to="weights",
     type=pair,
     multiple=True,
-    metavar="NAME=NUMBER",
-    help="Weight of a part of the score: load, connection, rank, capability.",
 )
 @reason_option()
 @on_system()
@@ -78,7 +80,6 @@ def set_(reason: str, weights: tuple[tuple[str, str], ...], **settings: Any) -> 
 @fleet.command(short_help="Print metrics of the fleet for Prometheus.")
 @duration_option("--window", "1h", positive=True, help="Describe the runs that were created in this time until now.")
 @number_option("--limit", 10_000, least=1, most=MOST_METRIC_RUNS, help="Read at most this many runs, the newest.")
-@on_system()
 async def metrics(system: System, window: float, limit: int, as_json: bool) -> None:
     """Print metrics of the fleet in the format of OpenMetrics, for Prometheus.
 
@@ -124,12 +125,11 @@ def notice() -> None:
 
 
 @notice.command("list")
-@click.option("-f", "--follow", is_flag=True, help="Print new notices as they come. Ctrl-C stops it.")
+@option("-f --follow", "Print new notices as they come. Ctrl-C stops it.")
 @duration_option("--since", help="Only notices of this time until now, such as 2h.")
-@click.option("--run", metavar="RUN", help="Only notices about this run.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only notices of this kind, such as failed.")
+@option("--run RUN", "Only notices about this run.")
+@option("--kind KIND", "Only notices of this kind, such as failed.", to="kinds", multiple=True)
 @number_option("--limit", 50, least=0, help="Maximum number of old notices, the latest; 0 for all.")
-@on_system()
 async def list_(
     system: System,
     follow: bool,

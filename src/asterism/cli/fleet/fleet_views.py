@@ -10,23 +10,13 @@ from typing import Any
 
 from rich.text import Text
 
-from asterism.api.documents import (
-    Device,
-    DeviceDetails,
-    DeviceScore,
-    DeviceScores,
-    Notice,
-    Settings,
-    StoreInfo,
-    Token,
-    Workflow,
-)
+from asterism.api import documents
 from asterism.base.durations import format_age
 from asterism.base.status_colours import BOLD, DIM, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, format_time
-from asterism.cli.run.run_views import runs_table
-from asterism.cli.screen import Cell, Column, fact_lines, table, table_of
+from asterism.cli.run.run_views import RUN_TABLE
+from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.run.workflow import DEFAULTS
 
 GONE = ("left", "replaced", "revoked")
@@ -42,49 +32,40 @@ _DEVICE_LOOKS = {
 }
 
 
-DEVICE_COLUMNS = (
-    Column(""),
-    Column("DEVICE", least=8, name=True),
-    Column("STATE"),
-    Column("PEER", least=6, needed=False),
-    Column("SLOTS", right=True),
-    Column("LOAD", right=True),
-    Column("QUALITY", right=True),
-    Column("RANK", right=True),
-    Column("BATTERY", right=True, needed=False),
-    Column("BEAT", right=True),
-    Column("CAN", least=8, needed=False),
-)
-
-
-def devices_table(devices: Sequence[Device], now: float, width: int | None) -> list[Text]:
-    return table(DEVICE_COLUMNS, [device_row(device, now) for device in devices], width)
-
-
-def device_row(device: Device, now: float) -> list[Cell]:
-    state = device.state
-    return [
-        Text("*" if device.coordinator else "", tone("waiting")),
-        Text(clean(device.name), DIM if state in GONE else ""),
-        Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
-        clean(device.peer or ""),
-        f"{device.used}/{device.slots}",
-        f"{device.load:.2f}",
-        f"{device.quality:.2f}",
-        f"{device.rank:.2f}" if device.rank is not None else "",
-        _battery(device),
-        Text(format_age(now - device.last_heartbeat_at), tone("failed") if state == "silent" else ""),
-        Text(clean(", ".join(device.can)), DIM),
-    ]
-
-
-def _battery(device: Device) -> str:
+def _battery(device: documents.Device) -> str:
     """The charge of the battery; empty for a device without one. A device that does not say counts as plugged in."""
     plugged = device.profile.get("plugged")
     return "" if device.battery is None else f"{device.battery:.0%}{' +' if plugged is None or plugged else ''}"
 
 
-def device_lines(device: DeviceDetails, width: int | None) -> Iterator[Text]:
+def _device_state(device: documents.Device, now: float) -> Text:
+    return Text(device.state, tone(_DEVICE_LOOKS[device.state]) if device.state in _DEVICE_LOOKS else DIM)
+
+
+def _heard(device: documents.Device, now: float) -> Text:
+    return Text(format_age(now - device.last_heartbeat_at), tone("failed") if device.state == "silent" else "")
+
+
+DEVICE_TABLE = TimedTable[documents.Device](
+    {
+        Column(""): lambda device, now: Text("*" if device.coordinator else "", tone("waiting")),
+        Column("DEVICE", least=8, name=True): lambda device, now: Text(
+            clean(device.name), DIM if device.state in GONE else ""
+        ),
+        Column("STATE"): _device_state,
+        Column("PEER", least=6, needed=False): lambda device, now: clean(device.peer or ""),
+        Column("SLOTS", right=True): lambda device, now: f"{device.used}/{device.slots}",
+        Column("LOAD", right=True): lambda device, now: f"{device.load:.2f}",
+        Column("QUALITY", right=True): lambda device, now: f"{device.quality:.2f}",
+        Column("RANK", right=True): lambda device, now: f"{device.rank:.2f}" if device.rank is not None else "",
+        Column("BATTERY", right=True, needed=False): lambda device, now: _battery(device),
+        Column("BEAT", right=True): _heard,
+        Column("CAN", least=8, needed=False): lambda device, now: Text(clean(", ".join(device.can)), DIM),
+    }
+)
+
+
+def device_lines(device: documents.DeviceDetails, width: int | None) -> Iterator[Text]:
     """All fields of a device, the runs that it holds, and its latest."""
     known: dict[str, Any] = {name: value for name, value in vars(device).items() if value not in (None, [], {})}
     for name in ("holds", "latest", "now"):
@@ -96,17 +77,17 @@ def device_lines(device: DeviceDetails, width: int | None) -> Iterator[Text]:
     for title, runs in (("Runs that it holds", device.holds), ("Latest runs", device.latest)):
         yield Text()
         yield Text(title, BOLD)
-        yield from runs_table(runs, device.now, width) if runs else [Text("  none", DIM)]
+        yield from RUN_TABLE.lines(runs, device.now, width) if runs else [Text("  none", DIM)]
 
 
 PARTS = ("load", "connection", "rank", "capability")
 
 
-def scores_table(scores: Sequence[DeviceScore], width: int | None) -> list[Text]:
-    def figure(part: str, score: DeviceScore) -> Cell:
+def scores_table(scores: Sequence[documents.DeviceScore], width: int | None) -> list[Text]:
+    def figure(part: str, score: documents.DeviceScore) -> Cell:
         return "" if score.parts is None else f"{score.parts[part]:.1f}"
 
-    def name(score: DeviceScore) -> Cell:
+    def name(score: documents.DeviceScore) -> Cell:
         return Text(score.device, BOLD if score.chosen else "" if score.candidate else DIM)
 
     return table_of(
@@ -122,7 +103,7 @@ def scores_table(scores: Sequence[DeviceScore], width: int | None) -> list[Text]
     )
 
 
-def scores_lines(scores: DeviceScores, width: int | None) -> Iterator[Text]:
+def scores_lines(scores: documents.DeviceScores, width: int | None) -> Iterator[Text]:
     """The scores now, and for a run those at its assignment."""
     about = f"{scores.workflow}@{scores.version}"
     yield Text(f"{f'Run {scores.run} of ' if scores.run is not None else ''}{about}, strategy {scores.strategy}", BOLD)
@@ -137,7 +118,7 @@ def scores_lines(scores: DeviceScores, width: int | None) -> Iterator[Text]:
         yield Text(f"At its assignment to {scores.assigned_to}, epoch {scores.epoch}: {listed}")
 
 
-def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Text]:
+def workflows_table(workflows: Sequence[documents.Workflow], width: int | None) -> list[Text]:
     return table_of(
         workflows,
         {
@@ -153,7 +134,7 @@ def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Te
     )
 
 
-def action_of(flow: Workflow) -> str:
+def action_of(flow: documents.Workflow) -> str:
     """What the workflow executes, on one line."""
     if flow.argv is not None:
         return shlex.join(flow.argv).replace("'{", "{").replace("}'", "}")
@@ -166,7 +147,7 @@ def action_of(flow: Workflow) -> str:
     return flow.call or ""
 
 
-def workflow_lines(flow: Workflow) -> list[Text]:
+def workflow_lines(flow: documents.Workflow) -> list[Text]:
     """All fields of a workflow; defaults are dim."""
     lines = [Text.assemble((clean(flow.name), BOLD), f"@{flow.version}  {clean(action_of(flow))}")]
     wide = max(len(name) for name in DEFAULTS)
@@ -188,15 +169,17 @@ def _written(value: object) -> str:
     return masked_urls(json.dumps(value, ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
 
 
-def settings_lines(settings: Settings) -> list[Text]:
+def settings_lines(settings: documents.Settings) -> list[Text]:
     """The settings of a fleet, each with its meaning."""
     weights = ", ".join(f"{name} {value:g}" for name, value in settings.weights.items())
     facts = {
         "keep": f"runs are deleted {format_age(settings.keep)} after their end",
+        "keep_events": f"events are deleted {format_age(settings.keep_events)} after they were sent",
         "large": f"inputs and outputs above {format_size(settings.large)} are stored apart",
         "most": f"inputs and outputs above {format_size(settings.most)} are refused",
         "device_bytes": f"each device of a gateway may store {format_size(settings.device_bytes)} of "
         "large results within an hour",
+        "artifacts": settings.artifacts or "files of tasks are kept beside the store",
         "lease": f"the coordinator stays elected for {format_age(settings.lease)} without a heartbeat",
         "hold": f"runs stay assigned for {format_age(settings.hold)} when most devices vanish at once",
         "peer_timeout": f"runs of a peer are taken over after {format_age(settings.peer_timeout)} without contact",
@@ -213,11 +196,11 @@ def settings_lines(settings: Settings) -> list[Text]:
 # -- notices, tokens, the store ----------------------------------------------------------------------------------------
 
 
-def notice_line(notice: Notice) -> str:
+def notice_line(notice: documents.Notice) -> str:
     return clean(f"{format_time(notice.at)}  {notice.kind:<9}  {notice.message}")
 
 
-def tokens_table(tokens: Sequence[Token], width: int | None) -> list[Text]:
+def tokens_table(tokens: Sequence[documents.Token], width: int | None) -> list[Text]:
     return table_of(
         tokens,
         {
@@ -232,7 +215,7 @@ def tokens_table(tokens: Sequence[Token], width: int | None) -> list[Text]:
     )
 
 
-def store_lines(info: StoreInfo) -> list[Text]:
+def store_lines(info: documents.StoreInfo) -> list[Text]:
     off, way = abs(info.clock_ahead), "ahead of" if info.clock_ahead > 0 else "behind"
     facts = {
         "store": info.store or "",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import Answer, CommandGroup, fleet_options, name_argument, note, on_fleet, with_fleet
-from asterism.cli.option_types import duration_option
+from asterism.cli.cli_context import Answer, CommandGroup, fleet_options, note, on_fleet, with_fleet
+from asterism.cli.option_types import duration_option, option
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -34,13 +34,8 @@ def peer() -> None:
 
 
 @peer.command()
-@click.argument("name")
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Address of this store for the peer.  [default: https://, this host name and port 7420]",
-)
-@click.option("--as", "called", metavar="NAME", help="Name of this store at the peer.  [default: the host in the URL]")
+@option("--url URL", "Address of this store for the peer.  [default: https://, this host name and port 7420]")
+@option("--as NAME", "Name of this store at the peer.  [default: the host in the URL]", to="called")
 @duration_option("--valid", "24h", help="Lifetime of the invitation.")
 @on_fleet(create=True)
 def invite(name: str, url: str | None, called: str | None, valid: float, store: str | None, as_json: bool) -> Any:
@@ -61,8 +56,7 @@ def invite(name: str, url: str | None, called: str | None, valid: float, store: 
 
 
 @peer.command()
-@click.argument("invitation")
-@click.option("--name", metavar="NAME", help="Name of the peer here.  [default: the name in the invitation]")
+@option("--name NAME", "Name of the peer here.  [default: the name in the invitation]")
 @fleet_options
 def accept(invitation: str, name: str | None, store: str | None, as_json: bool) -> int:
     """Accept an invitation, and sync with the store that wrote it.
@@ -114,7 +108,6 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
 
 
 @peer.command("list")
-@on_fleet()
 async def list_(fleet: Fleet) -> Answer:
     """List the peers of a store.
 
@@ -130,9 +123,7 @@ async def list_(fleet: Fleet) -> Answer:
 
 
 @peer.command()
-@name_argument
-@click.option("--adopt", is_flag=True, help="Run its unfinished runs here.")
-@on_fleet()
+@option("--adopt", "Run its unfinished runs here.")
 async def remove(fleet: Fleet, name: str, adopt: bool) -> Answer:
     """Remove a peer.
 
@@ -162,9 +153,7 @@ async def remove(fleet: Fleet, name: str, adopt: bool) -> Answer:
 
 
 @peer.command()
-@click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:7420", show_default=True, help="Address to listen on."
-)
+@option("--listen HOST:PORT", "Address to listen on.", default="127.0.0.1:7420")
 @fleet_options
 def serve(listen: str, store: str | None, as_json: bool) -> int:
     """Answer peers until Ctrl-C or SIGTERM, without executing runs.
@@ -185,8 +174,6 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 
 
 @peer.command()
-@click.argument("run")
-@on_fleet()
 async def keep(fleet: Fleet, run: str) -> Answer:
     """Repeat a run that a device here lost to a peer.
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.api.documents import read_pages
 from asterism.api.plan_list_operations import MOST_PLANS, STATES
-from asterism.base.text import clean, plural
+from asterism.base.text import clean, clean_lines, masked_urls, plural
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
+    fleet_options,
+    format_size,
     log_options,
-    name_argument,
     note,
     on_system,
     options,
@@ -24,40 +29,41 @@ from asterism.cli.cli_context import (
     reason_option,
     refuse_options,
     same_system,
+    server_of,
     story_reason_option,
+    with_fleet,
+    with_system,
 )
-from asterism.cli.option_types import duration_option, number_option
+from asterism.cli.model_options import MODEL_VARIABLE, budget_limits, resolve_editor
+from asterism.cli.option_types import capabilities, duration_option, number_option, option
 from asterism.cli.plan.plan_context import (
+    NO_EDITOR,
+    LocalCommand,
     OutputOptions,
     check_drawing_options,
-    check_result_option,
+    concurrency_option,
     draw_stored,
     drawing_options,
     edit_batch,
     edit_options,
+    editor_options,
+    local_options,
+    local_work,
     plain_option,
     quiet_log,
+    read_batch,
     report_option,
     result_options,
 )
-from asterism.cli.plan.plan_draft_commands import new
-from asterism.cli.plan.plan_review_commands import (
-    answer,
-    answer_wait_option,
-    approvals,
-    approve,
-    attempt_edit,
-    budget,
-    claim,
-    cycles,
-    exchanges,
-    history,
-    refuse,
-)
-from asterism.cli.plan.plan_run_commands import resume, retry, standby
+from asterism.cli.user_files import allow_imports, editor_terms
 
 if TYPE_CHECKING:
+    from asterism.api.documents import EditOutcome, PlanState
     from asterism.api.system import System
+    from asterism.cli.plan.plan_execution import WatchedOrchestrator
+    from asterism.core.run.workflow import Workflow
+    from asterism.fleet.fleet import Fleet
+    from asterism.models.planner import PlanDraft
 
 
 @click.group(cls=CommandGroup)
@@ -67,31 +73,30 @@ def plan() -> None:
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
 
+answer_wait_option = duration_option(
+    "--wait timeout", "10s", help="How long to wait for the process that runs the plan."
+)
+
 _change_options = options(
-    click.option("--reason", metavar="TEXT", help="The reason, for the story."),
-    click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
+    option("--reason TEXT", "The reason, for the story."),
+    option("--dry-run", "Show the changes without applying them."),
     answer_wait_option,
 )
 """The options of the commands that change a plan in a store."""
 
 
 @plan.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(STATES),
-    multiple=True,
-    help="Only plans in this state; open means not ended.",
+@option(
+    "--state", "Only plans in this state; open means not ended.", to="states", type=click.Choice(STATES), multiple=True
 )
-@click.option("--name", metavar="TEXT", help="Only plans with this in their name, or like this pattern (* and ?).")
-@click.option("--file", metavar="NAME", help="Only plans that were started from this plan file.")
-@click.option("--tag", metavar="TAG", help="Only plans with this tag in their plan file.")
+@option("--name TEXT", "Only plans with this in their name, or like this pattern (* and ?).")
+@option("--file NAME", "Only plans that were started from this plan file.")
+@option("--tag TAG", "Only plans with this tag in their plan file.")
 @duration_option("--since", help="Only plans of this time until now, such as 2h.")
 @duration_option("--until", help="Only plans that are older than this, such as 7d.")
 @number_option("--limit", 50, least=0, help="Maximum number of plans; 0 for all.")
-@click.option("--after", metavar="POSITION", help="Continue an earlier list at the position that it printed.")
-@click.option("--newest", is_flag=True, help="List the newest first instead of last.")
-@on_system()
+@option("--after POSITION", "Continue an earlier list at the position that it printed.")
+@option("--newest", "List the newest first instead of last.")
 async def list_(
     system: System,
     states: tuple[str, ...],
@@ -107,7 +112,7 @@ async def list_(
 
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
-    from asterism.cli.plan.plan_views import plans_table
+    from asterism.cli.plan.plan_views import PLAN_TABLE
 
     now = time.time()
     wanted["state"] = ",".join(states) or None
@@ -116,7 +121,7 @@ async def list_(
     page = await read_pages(system.list_plans, limit, MOST_PLANS, after, **wanted)
     if not newest:
         page.items.reverse()
-    answer = Answer(page.items, lambda width: plans_table(page.items, page.now or 0.0, width))
+    answer = Answer(page.items, lambda width: PLAN_TABLE.lines(page.items, page.now or 0.0, width))
     if not page.items:
         filtered = any(value is not None for value in wanted.values())
         start = "The store has no plans. Start one with: asterism run PLAN.YAML --store URL"
@@ -127,9 +132,8 @@ async def list_(
 
 
 @plan.command()
-@name_argument
 @drawing_options
-@click.option("--failed", is_flag=True, help="List only the tasks that failed, with the reasons.")
+@option("--failed", "List only the tasks that failed, with the reasons.")
 @on_system()
 def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, as_json: bool) -> Any:
     """Draw a plan as it is now, with the states of its tasks."""
@@ -160,9 +164,6 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, as_jso
 
 
 @plan.command()
-@name_argument
-@click.argument("task", required=False)
-@on_system()
 async def story(system: System, name: str, task: str | None) -> Answer:
     """Print everything that happened to a plan, or to one task."""
     from asterism.cli.plan.plan_views import story_lines
@@ -173,10 +174,31 @@ async def story(system: System, name: str, task: str | None) -> Answer:
     return Answer(entries, lambda width: story_lines(entries))
 
 
+@plan.command(short_help="List the files that tasks have made.")
+async def files(system: System, name: str, task: str | None) -> Answer:
+    """List the files that the tasks of a plan have made, or those of one task."""
+    found = (await system.list_files(name, task)).items
+    lines = [f"{clean(file.task)}.{file.output}  {format_size(file.size)}  {clean(file.path)}" for file in found]
+    return Answer(found, "\n".join(lines), [] if found else ["There are no files."])
+
+
 @plan.command()
-@name_argument
-@click.argument("task")
-@on_system()
+@option("-o --output DIR", "The folder to write to.", to="folder", required=True, type=click.Path(file_okay=False))
+async def get(system: System, name: str, task: str, output: str, folder: str) -> Answer:
+    """Write the files of an output of a task to a folder.
+
+    Each file is verified before it gets its name. Called again after an interruption, it continues where it stopped."""
+    from asterism.cli.plan.file_download import download
+
+    wanted = [file for file in (await system.list_files(name, task)).items if file.output == output]
+    if not wanted:
+        raise click.ClickException(f"task {clean(task)!r} of plan {clean(name)!r} has no files {clean(output)!r}")
+    for file in wanted:
+        await download(system, name, file, Path(folder))
+    return Answer(wanted, "\n".join(clean(f"{folder}/{file.path}") for file in wanted))
+
+
+@plan.command()
 async def why(system: System, name: str, task: str) -> Answer:
     """Explain why a task is not running.
 
@@ -189,7 +211,6 @@ async def why(system: System, name: str, task: str) -> Answer:
 
 
 @plan.command()
-@name_argument
 @edit_options
 @_change_options
 @on_system()
@@ -215,7 +236,6 @@ def edit(name: str, reason: str | None, dry_run: bool, timeout: float, **wanted:
 
 
 @plan.command()
-@name_argument
 @_change_options
 @on_system()
 def undo(name: str, reason: str | None, dry_run: bool, timeout: float) -> Any:
@@ -237,9 +257,7 @@ def _refuse_wait(dry_run: bool) -> None:
 
 
 @plan.command()
-@name_argument
-@click.option("--reason", required=True, metavar="TEXT", help="Why what the editors have read is harmless.")
-@on_system()
+@option("--reason TEXT", "Why what the editors have read is harmless.", required=True)
 async def trust(system: System, name: str, reason: str) -> Answer:
     """Remove the taint of a plan, so that editors may edit again.
 
@@ -252,9 +270,7 @@ async def trust(system: System, name: str, reason: str) -> Answer:
 
 
 @plan.command()
-@name_argument
 @reason_option("shown with the plan")
-@on_system()
 async def pause(system: System, name: str, reason: str) -> Answer:
     """Pause a plan: start no more tasks until it is resumed.
 
@@ -266,9 +282,7 @@ async def pause(system: System, name: str, reason: str) -> Answer:
 
 
 @plan.command()
-@name_argument
 @story_reason_option
-@on_system()
 async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
     """Cancel a plan for good.
 
@@ -283,9 +297,7 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
 
 
 @plan.command()
-@name_argument
 @reason_option("for the notice")
-@on_system()
 async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a plan that has ended, with its journal and its runs.
 
@@ -295,7 +307,6 @@ async def remove(system: System, name: str, reason: str) -> Answer:
 
 
 @plan.command()
-@name_argument
 @report_option
 @result_options
 @plain_option
@@ -305,15 +316,13 @@ def watch(name: str, as_json: bool, **chosen: Any) -> Any:
 
     What is printed, and the exit code, are those of `asterism run`. If the plan has ended, the command prints its
     result. Ctrl-C ends the following, and the plan goes on."""
-    check_result_option(chosen["result"], as_json)
+    output = OutputOptions.take(chosen, as_json)
     from asterism.cli.plan.plan_watch import watch_plan
 
-    return partial(watch_plan, name=name, output=OutputOptions(as_json=as_json, **chosen))
+    return partial(watch_plan, name=name, output=output)
 
 
 @plan.command(short_help="Print what the tasks of a plan have printed.")
-@name_argument
-@click.argument("task", required=False)
 @log_options
 @on_system()
 def logs(name: str, task: str | None, as_json: bool, **chosen: Any) -> Any:
@@ -327,19 +336,562 @@ def logs(name: str, task: str | None, as_json: bool, **chosen: Any) -> Any:
     return partial(print_plan_log, name=name, task=task, options=read_log_options(as_json, chosen))
 
 
-for _command in (
-    resume,
-    retry,
-    standby,
-    history,
-    cycles,
-    claim,
-    answer,
-    approvals,
-    approve,
-    refuse,
-    budget,
-    exchanges,
-    new,
-):
-    plan.add_command(_command)
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+_run_options = options(
+    editor_options,
+    concurrency_option,
+    local_options,
+    option(
+        "--can WORD",
+        "A capability of this process, if it executes tasks; default: all that the tasks need.",
+        multiple=True,
+        callback=capabilities,
+    ),
+    report_option,
+    result_options,
+    plain_option,
+    fleet_options,
+)
+"""The options of the commands that run a plan in a store."""
+
+
+@plan.command(cls=LocalCommand)
+@_run_options
+def resume(name: str, store: str | None, as_json: bool, **option_values: Any) -> int:
+    """Resume a plan that was stopped or paused.
+
+    Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
+    prints its result and exits with its exit code. Ctrl-C stops the plan again. `asterism resume` is short for
+    `asterism plan resume`. At a server, the server runs the plan, and the command does not wait for it."""
+    if server_of(store) is not None:
+        return _ask_server(store, as_json, lambda system: system.resume_plan(name), "resumed")
+
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan.plan_execution import follow
+        from asterism.core.errors import AlreadyRunning
+        from asterism.durable.admin import live_owner, unpause
+        from asterism.durable.journal_store import read_head
+
+        head, _ = await read_head(fleet.store, name)
+        if head.ended:
+            note(f"Plan {name!r} has already ended.")
+        unpaused = not head.ended and await unpause(fleet, name)
+        try:
+            return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
+        except AlreadyRunning:
+            if not unpaused:
+                raise
+        owner = await live_owner(fleet.store, (await read_head(fleet.store, name))[0])
+        where = owner.device if owner is not None else head.device
+        if as_json:
+            print_json({"id": name, "state": head.state, "resumed": True, "owner": where})
+        else:
+            click.echo(clean(f"Plan {name!r} is resumed; {where} runs it."))
+        return 0
+
+    return _run_in_store(store, as_json, option_values, work)
+
+
+@plan.command(cls=LocalCommand)
+@_run_options
+def standby(name: str, store: str | None, as_json: bool, **option_values: Any) -> int:
+    """Wait until no process runs a plan, then take it over.
+
+    The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
+    exits with the exit code of the plan."""
+    if server_of(store) is not None:
+        raise click.UsageError("A server takes plans over by itself; standby is for a store that is opened here.")
+
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan.plan_execution import follow
+        from asterism.durable.admin import live_owner
+        from asterism.durable.journal_store import read_head
+
+        head, _ = await read_head(fleet.store, name)
+        owner = await live_owner(fleet.store, head)
+        if owner is not None:
+            note(f"Standing by: {owner.device} runs {name!r}.")
+        return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
+
+    return _run_in_store(store, as_json, option_values, work)
+
+
+@plan.command(cls=LocalCommand)
+@option(
+    "--from TASK",
+    "Run this task and everything below it again, instead of what failed.",
+    to="from_tasks",
+    multiple=True,
+)
+@option("--edits BATCH.JSON", "First apply the batch of edits in a file; - for stdin.", to="edits_file")
+@option("--reason TEXT", "The reason, for the story.", default="")
+@_run_options
+def retry(
+    name: str,
+    from_tasks: tuple[str, ...],
+    edits_file: str | None,
+    reason: str,
+    store: str | None,
+    as_json: bool,
+    **option_values: Any,
+) -> int:
+    """Run again what failed in a plan that has ended.
+
+    What was cancelled because of a failure runs, too.
+
+    \b
+    asterism plan retry nightly
+    asterism plan retry nightly --from load
+    asterism plan retry nightly --edits mend.json
+
+    The plan must have ended. Completed tasks keep their results and are not repeated. The command runs the plan until
+    it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
+    cancelled stays cancelled. At a server, the server runs the plan, and the command does not wait for it."""
+    batch = None if edits_file is None else read_batch(edits_file)
+    if server_of(store) is not None:
+        edits, why = ((), reason) if batch is None else (batch.edits, reason or batch.reason)
+        return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), edits, why))
+
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan.plan_execution import follow
+        from asterism.cli.plan.plan_views import reopened_line
+        from asterism.core.errors import UnknownTask
+        from asterism.durable.plan_retry import reopen_plan
+        from asterism.durable.stored_plans import read_plan, unknown_task
+
+        signed = None if batch is None else replace(batch, author=batch.author or fleet.by)
+        try:
+            reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
+        except UnknownTask as error:
+            raise unknown_task((await read_plan(fleet, name)).record.plan, error.task_id) from None
+        note(reopened_line(name, reopened.tasks))
+        return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
+
+    return _run_in_store(store, as_json, option_values, work)
+
+
+def _ask_server(
+    store: str | None, as_json: bool, ask: Callable[[System], Awaitable[PlanState]], done: str = "reopened"
+) -> int:
+    """Let a server run a plan, and say who runs it. Returns the exit code."""
+    asked = {"name", "from_tasks", "edits_file", "reason", "store", "as_json"}
+    others = {parameter.name or "" for parameter in click.get_current_context().command.params} - asked
+    refuse_options("has no effect at a server: the server runs the plan.", *others)
+
+    async def request(system: System) -> int:
+        from asterism.cli.plan.plan_views import reopened_line
+
+        state = await ask(system)
+        if as_json:
+            print_json(state)
+            return 0
+        if state.tasks is not None:
+            note(reopened_line(state.name, state.tasks))
+        by = f"{state.owner} runs it" if state.owner is not None else "a server on its store runs it"
+        follow = f"asterism plan show {state.name}{same_system(server_of(store) or '')}"
+        click.echo(clean(f"Plan {state.name!r} is {done}; {by}. Look at it with: {follow}"))
+        return 0
+
+    return with_system(store, request)
+
+
+def _run_in_store(
+    store: str | None,
+    as_json: bool,
+    option_values: dict[str, Any],
+    work: Callable[[Fleet, WatchedOrchestrator], Awaitable[int]],
+) -> int:
+    from asterism.cli.plan.plan_execution import WatchedOrchestrator
+
+    output = OutputOptions.take(option_values, as_json)
+    if option_values["editor"] is None:
+        refuse_options(NO_EDITOR, "edit_on")
+    if option_values["no_local"]:
+        refuse_options("has no effect with --no-local: this process executes no tasks.", "can")
+    allow_imports()
+    local = local_work(
+        option_values.pop("local"), option_values.pop("no_local"), frozenset(option_values.pop("can")) or None
+    )
+    option_values |= editor_terms(option_values.pop("editor"), option_values.pop("edit_on"), option_values)
+
+    async def begin(fleet: Fleet) -> int:
+        return await work(
+            fleet, WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, option_values))
+        )
+
+    with quiet_log(but=("asterism.journal", "asterism.device")):
+        return with_fleet(store, begin)
+
+
+# -- reviews -----------------------------------------------------------------------------------------------------------
+
+
+REJECTED, WAITS = 1, 3
+"""Exit codes: the edit was rejected; the edit waits for the approval of a person."""
+
+
+@plan.command()
+@click.argument("version", required=False, type=click.IntRange(min=0))
+@drawing_options
+@on_system()
+def history(name: str, version: int | None, svg_path: str | None, as_mermaid: bool, as_json: bool) -> Any:
+    """List the versions of a plan, or draw one of them.
+
+    Each version has its author, its reason and its edits. Rejected edits are listed too, the newest 50, with the
+    reasons. With VERSION, the plan is drawn as it was when that version was made; version 0 is the plan as it was
+    stored."""
+    check_drawing_options(svg_path, as_mermaid, as_json)
+    if version is None and (svg_path is not None or as_mermaid):
+        raise click.UsageError("--svg and --mermaid draw one version: name it after the plan.")
+
+    async def read(system: System) -> Answer | None:
+        from asterism.cli.plan.plan_views import history_lines, past_line
+        from asterism.cli.screen import Screen
+
+        if version is None:
+            versions = await system.list_versions(name)
+            unedited = len(versions.items) == 1 and not versions.rejected
+            notes = [f"Plan {name!r} has not been edited."] if unedited else []
+            return Answer(versions, lambda width: history_lines(versions), notes)
+        past = await system.show_version(name, version)
+        if as_json:
+            print_json(past)
+            return None
+        await draw_stored(system, name, svg_path, as_mermaid, version)
+        if svg_path is None and not as_mermaid:
+            screen = Screen()
+            screen.say()
+            screen.say(past_line(past))
+        return None
+
+    return read
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+async def attempt_edit(
+    system: System,
+    name: str,
+    edit: Awaitable[EditOutcome],
+    lines: Callable[[EditOutcome], list[str]] | None = None,
+    *,
+    dry_run: bool = False,
+) -> Answer:
+    """Edit a plan. The answer has ``lines``, by default the changes; or that the edit waits, or why it was rejected."""
+    from asterism.api.client_errors import ApiError
+    from asterism.cli.plan.plan_views import applied_lines, resume_command
+    from asterism.core.errors import EditRejected
+    from asterism.core.plan.edits import EditWaits
+
+    try:
+        outcome = await edit
+    except EditWaits as waits:
+        return await _waiting(system, name, waits.approval.id)
+    except ApiError as error:
+        if error.approval is None:
+            raise
+        return await _waiting(system, name, error.approval)
+    except EditRejected as rejected:
+        for line in str(rejected).splitlines():
+            note(line)
+        violations = [{"edit": why.edit, "rule": why.rule, "message": why.message} for why in rejected.violations]
+        document = {"name": name, "accepted": False, "dry_run": dry_run, "violations": violations}
+        return Answer(document, code=REJECTED)
+    shown = applied_lines(outcome, resume_command(system.url, name)) if lines is None else lines(outcome)
+    return Answer(outcome, "\n".join(shown))
+
+
+async def _waiting(system: System, name: str, approval: int) -> Answer:
+    """That an edit waits for a person."""
+    from asterism.cli.plan.plan_views import waiting_lines
+
+    edits = (await system.list_approvals(name, all=True)).items
+    waiting = next(edit for edit in edits if edit.id == approval)
+    lines = waiting_lines(name, waiting, same_system(system.url))
+    return Answer({"name": name, "accepted": False, "waiting": waiting}, "\n".join(lines), code=WAITS)
+
+
+# -- edit cycles -------------------------------------------------------------------------------------------------------
+
+cycle_argument = click.argument("cycle", type=click.IntRange(min=1))
+
+_editor_options = options(
+    option("--by NAME", "The name of the editor; default: your user name.", to="who"),
+    answer_wait_option,
+)
+"""The options of the commands of an editor."""
+
+
+@plan.command()
+async def cycles(system: System, name: str) -> Answer:
+    """List the open edit cycles of a plan.
+
+    A cycle reviews tasks that have ended, and holds the tasks after them until it is answered. People and other
+    processes answer the cycles of a plan that runs with `--editor outside`."""
+    from asterism.cli.plan.plan_views import cycle_lines
+
+    cycles = await system.list_cycles(name)
+    if not cycles.items:
+        return Answer(cycles.items, notes=[f"Plan {name!r} has no open edit cycle."])
+    return Answer(cycles.items, lambda width: cycle_lines(name, cycles, same_system(system.url)))
+
+
+@plan.command()
+@cycle_argument
+@duration_option("--lease", "10m", help="How long the cycle is reserved for this editor.")
+@_editor_options
+async def claim(system: System, name: str, cycle: int, lease: float, who: str | None, timeout: float) -> Answer:
+    """Claim an open edit cycle, so that no other editor answers it.
+
+    Claim it again to renew the claim. After its --lease other editors may claim it. The plan does not wait for longer
+    than its edit timeout, whether the cycle is claimed or not."""
+    from asterism.cli.plan.plan_views import claimed_line
+
+    claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
+    return Answer(claimed, claimed_line(name, claimed, lease))
+
+
+@plan.command()
+@cycle_argument
+@edit_options
+@option("--reason TEXT", "The reason, for the story.")
+@_editor_options
+@on_system()
+def answer(name: str, cycle: int, reason: str | None, who: str | None, timeout: float, **wanted: Any) -> Any:
+    """Answer an open edit cycle, with edits or without.
+
+    \b
+    asterism plan answer nightly 3
+    asterism plan answer nightly 3 --remove publish --reason "the tests failed"
+
+    Without edits the plan goes on as it is. The edits are applied all or none. Exits with 1 if they are rejected, and
+    prints every reason; the cycle stays open for another answer. A cycle that nobody has claimed needs no claim."""
+    batch = edit_batch(**wanted, may_be_empty=True)
+    why = batch.reason if reason is None else reason
+    author = who or batch.author or None
+
+    async def ask(system: System) -> Answer:
+        from asterism.cli.plan.plan_views import answered_lines
+
+        edit = system.answer_cycle(name, cycle, batch.edits, why, batch.base_version, author, timeout)
+        return await attempt_edit(system, name, edit, lambda outcome: answered_lines(cycle, outcome))
+
+    return ask
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+approval_argument = click.argument("approval", type=click.IntRange(min=1))
+
+
+@plan.command()
+@option("--all", "Also list edits that were approved, refused or expired.", to="everything")
+async def approvals(system: System, name: str, everything: bool) -> Answer:
+    """List the edits of a plan that wait for a person.
+
+    Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
+    tasks that it would change; all other tasks go on."""
+    from asterism.cli.plan.plan_views import approval_lines
+
+    page = await system.list_approvals(name, everything)
+    if not page.items:
+        return Answer(page.items, notes=[f"No edit of plan {name!r} waits for a person."])
+    store = same_system(system.url)
+    return Answer(page.items, lambda width: approval_lines(name, page.items, page.now or 0.0, store))
+
+
+@plan.command()
+@approval_argument
+@edit_options
+@story_reason_option
+@_editor_options
+@on_system()
+def approve(name: str, approval: int, reason: str, who: str | None, timeout: float, **wanted: Any) -> Any:
+    """Approve an edit that waits for a person.
+
+    \b
+    asterism plan approve nightly 2
+    asterism plan approve nightly 2 --edits changed.json
+
+    The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
+    is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""
+    batch = edit_batch(**wanted, may_be_empty=True)
+    author = who or batch.author or None
+
+    async def ask(system: System) -> Answer:
+        edit = system.approve_edit(name, approval, batch.edits or None, reason, author, timeout)
+        return await attempt_edit(system, name, edit)
+
+    return ask
+
+
+@plan.command()
+@approval_argument
+@reason_option("for its author and the story")
+@_editor_options
+async def refuse(system: System, name: str, approval: int, reason: str, who: str | None, timeout: float) -> Answer:
+    """Refuse an edit that waits for a person.
+
+    The plan stays as it is, and the tasks that the edit held go on."""
+    decided = await system.refuse_edit(name, approval, reason, who, timeout)
+    return Answer(decided, f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+def _limits(text: str) -> str:
+    budget_limits(text)
+    return text
+
+
+@plan.command()
+@option(
+    "--raise LIMITS",
+    "New limits, such as '$5' or '80calls'; the others stay. The editor continues.",
+    to="limits",
+    type=_limits,
+)
+@option("--without-editor", "Let the plan go on without its editor.")
+@on_system()
+def budget(name: str, limits: str | None, without_editor: bool) -> Any:
+    """Show or raise the budget of a model that edits a plan.
+
+    \b
+    asterism plan budget nightly
+    asterism plan budget nightly --raise '$5 80calls'
+    asterism plan budget nightly --without-editor
+
+    A spent budget holds the tasks whose start the model would have to review, until somebody decides."""
+    if limits is not None and without_editor:
+        raise click.UsageError("--raise and --without-editor exclude each other.")
+
+    async def ask(system: System) -> Answer | None:
+        from asterism.cli.plan.plan_views import budget_lines
+
+        if limits is not None or without_editor:
+            shown = await system.decide_budget(name, limits, without_editor)
+        else:
+            plan = await system.show_plan(name, tasks=False)
+            if plan.budget is None:
+                note(f"Plan {name!r} has no budget: no model has been asked to edit it.")
+                return None
+            shown = plan.budget
+        return Answer({"name": name, **vars(shown)}, "\n".join(budget_lines(name, shown, same_system(system.url))))
+
+    return ask
+
+
+@plan.command()
+@click.argument("number", required=False, type=click.IntRange(min=1))
+async def exchanges(system: System, name: str, number: int | None) -> Answer:
+    """List the exchanges with a model that edits a plan.
+
+    With NUMBER, shows one of them: the last message of the question, and the answer.
+
+    They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
+    from asterism.cli.plan.plan_views import exchange_lines, exchange_text
+
+    exchanges = (await system.list_exchanges(name, number)).items
+    if number is not None:
+        return Answer(exchanges[0], exchange_text(exchanges[0]))
+    if not exchanges:
+        return Answer(exchanges, notes=[f"No model has been asked to edit plan {name!r}."])
+    return Answer(exchanges, "\n".join(exchange_lines(exchanges)))
+
+
+# -- drafts ------------------------------------------------------------------------------------------------------------
+
+
+NO_PLAN = 1
+"""The exit code if the model wrote no valid plan."""
+
+
+@plan.command("new")
+@option(
+    "--model NAME",
+    f"The model; repeatable: the next is asked if one fails. Default: ${MODEL_VARIABLE}.",
+    to="models",
+    multiple=True,
+)
+@option("--id NAME", "The id of a plan without one.", to="name", default="plan")
+@option("--store URL", "Plan for the devices and with the workflows of this store's fleet.")
+@option("--quiet", "Print no explanation and no drawing to standard error.")
+def new(request: str, models: tuple[str, ...], name: str, store: str | None, quiet: bool) -> int:
+    """Write a plan file for a REQUEST in words.
+
+    \b
+    asterism plan new "Compare the three build logs and write a summary" --model anthropic:… > plan.yaml
+    asterism run plan.yaml
+
+    The plan file goes to standard output; its explanation and a drawing go to standard error. Nothing is executed. A
+    plan with mistakes goes back to the model, at most three times; if it has none then, the command exits with 1."""
+    chosen = models or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+    if not chosen:
+        raise click.UsageError(f"Name a model: --model openai:gpt-5, or ${MODEL_VARIABLE}.")
+
+    if not request.strip():
+        raise click.UsageError("The request is empty: say in words what the plan is for.")
+
+    async def draft(fleet: Fleet | None) -> int:
+        from asterism.core.errors import AsterismError
+        from asterism.models.planner import NoPlan, draft_plan
+
+        around: dict[str, Any] = {} if fleet is None else await _surroundings(fleet)
+        try:
+            plan_draft = await draft_plan(request, chosen[0], fallback=chosen[1:], name=name, **around)
+        except NoPlan as error:
+            note(f"The model wrote no valid plan: {error}.")
+            for mistake in error.mistakes:
+                note(f"  - {mistake}")
+            return NO_PLAN
+        except AsterismError as error:
+            raise click.ClickException(f"{error}.") from None
+        _print(request, plan_draft, quiet)
+        return 0
+
+    if store is not None:
+        return with_fleet(store, draft)
+    import asyncio
+
+    return asyncio.run(draft(None))
+
+
+async def _surroundings(fleet: Fleet) -> dict[str, Any]:
+    from asterism.models.fleet_surroundings import fleet_devices, known_capabilities
+
+    workflows = [(flow.name, flow.description or _command(flow)) for flow in await fleet.workflows.all()]
+    known = await known_capabilities(fleet)
+    return {"devices": await fleet_devices(fleet), "workflows": workflows, "capabilities": known}
+
+
+def _command(workflow: Workflow) -> str:
+    """What a workflow executes, for the provider of a model: without secrets, and without logins in addresses."""
+    from asterism.base.secret_mask import environment_mask, secret_names
+
+    mask = environment_mask(secret_names([workflow.env, workflow.http]))
+    return masked_urls(mask.text(str(workflow.shell or workflow.argv or workflow.call or "")))
+
+
+def _print(request: str, draft: PlanDraft, quiet: bool) -> None:
+    click.echo("\n".join(f"# {clean(line)}" for line in [request, *draft.explanation.splitlines()]))
+    click.echo(clean_lines(draft.file), nl=not draft.file.endswith("\n"))
+    if quiet:
+        return
+    from asterism.cli.screen import Screen
+    from asterism.orchestrator.plan_mask import PlanMask
+    from asterism.report import terminal
+    from asterism.report.picture import LONGEST_LABEL, picture, work_text
+
+    screen, mask = Screen(stderr=True), PlanMask(draft.plan)
+    # the work, not its description: both are the model's words, and only one of them is executed
+    screen.say(terminal(picture(draft.plan, mask, work=True), screen.width))
+    for node in draft.plan.nodes.values():
+        if len(work := work_text(node.task, mask)) > LONGEST_LABEL:  # the drawing has cut it
+            screen.say(f"{clean(node.id)}: {work}")
+    for line in draft.explanation.splitlines():
+        screen.say(clean(line))
+    screen.say(clean(f"{draft.cost}. Nothing was executed."))

@@ -22,7 +22,7 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.model_options import model_options
-from asterism.cli.option_types import duration, edit_filter, json_object, number_option, writable_file
+from asterism.cli.option_types import duration, edit_filter, json_object, number_option, option, writable_file
 from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
@@ -53,6 +53,14 @@ class OutputOptions:
     stats: bool = False
     result: str | None = None
     """The task whose result alone goes to standard output."""
+
+    @classmethod
+    def take(cls, option_values: dict[str, Any], as_json: bool) -> OutputOptions:
+        """Take the options of the output out of those of a command. Raises UsageError if two claim standard output."""
+        chosen = {name: option_values.pop(name) for name in ("report", "plain", "stats", "result")}
+        if chosen["result"] is not None and as_json:
+            raise click.UsageError("--result and --json exclude each other: --json prints the results of all tasks.")
+        return cls(as_json=as_json, **chosen)
 
     @property
     def to_stderr(self) -> bool:
@@ -87,37 +95,32 @@ def _slots(text: str) -> int:
 
 
 local_options = options(
-    click.option(
-        "--local",
+    option(
+        "--local [=SLOTS]",
+        "Also execute tasks in this process; the default if no device is joined at the start.",
         type=_slots,
-        metavar="[=SLOTS]",
-        help="Also execute tasks in this process; the default if no device is joined at the start.",
     ),
-    click.option("--no-local", is_flag=True, help="Execute no tasks in this process, even if no device is joined."),
-    click.option(
-        "--takeover-after",
+    option("--no-local", "Execute no tasks in this process, even if no device is joined."),
+    option(
+        "--takeover-after DURATION",
+        "Another process may take over after this time without a heartbeat of this one.",
         type=duration,
         default=f"{TAKEOVER_AFTER:g}s",
-        show_default=True,
-        metavar="DURATION",
-        help="Another process may take over after this time without a heartbeat of this one.",
     ),
 )
 
 editor_options = options(
-    click.option(
-        "--editor",
-        metavar="MODULE:FUNCTION",
-        help="A Python function that edits the plan while it runs; 'outside': people and other processes do, "
+    option(
+        "--editor MODULE:FUNCTION",
+        "A Python function that edits the plan while it runs; 'outside': people and other processes do, "
         "with `asterism plan cycles`; 'model': a language model does.",
     ),
-    click.option(
-        "--edit-on",
+    option(
+        "--edit-on FILTER",
+        "With --editor: which ends of tasks the editor reviews: 'all', 'failure', 'tasks=deploy-*' or "
+        "'when=CONDITION'; repeatable. Default: all; failure for a model.",
         multiple=True,
         callback=edit_filter,
-        metavar="FILTER",
-        help="With --editor: which ends of tasks the editor reviews: 'all', 'failure', 'tasks=deploy-*' or "
-        "'when=CONDITION'; repeatable. Default: all; failure for a model.",
     ),
     model_options,
 )
@@ -125,10 +128,8 @@ NO_EDITOR = "needs --editor: without an editor, the plan is not edited while it 
 """Why an option of ``editor_options`` is refused."""
 
 concurrency_option = number_option("--concurrency", least=1, help="Maximum number of tasks that run at once.")
-report_option = click.option(
-    "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
-)
-plain_option = click.option("--plain", is_flag=True, help="Print a line for each event instead of the live view.")
+report_option = option("--report FILE.html", "Write a report of the run as a web page.", callback=writable_file)
+plain_option = option("--plain", "Print a line for each event instead of the live view.")
 
 
 @contextmanager
@@ -142,21 +143,12 @@ def prints_beside(output: OutputOptions) -> Iterator[None]:
 
 
 result_options = options(
-    click.option(
-        "--result",
-        metavar="TASK",
-        help="Print the result of this task: text as it is, anything else as JSON; all else goes to standard error.",
+    option(
+        "--result TASK",
+        "Print the result of this task: text as it is, anything else as JSON; all else goes to standard error.",
     ),
-    click.option(
-        "--stats", is_flag=True, help="Print the figures of the run at its end: makespan, bound, parallelism."
-    ),
+    option("--stats", "Print the figures of the run at its end: makespan, bound, parallelism."),
 )
-
-
-def check_result_option(result: str | None, as_json: bool) -> None:
-    """Raises UsageError if two options claim standard output."""
-    if result is not None and as_json:
-        raise click.UsageError("--result and --json exclude each other: --json prints the results of all tasks.")
 
 
 def local_work(local: int | None, no_local: bool, can: frozenset[str] | None) -> LocalWork:
@@ -247,14 +239,8 @@ def _print_task_result(result: Result, task: str) -> int:
 # -- drawings ----------------------------------------------------------------------------------------------------------
 
 drawing_options = options(
-    click.option(
-        "--svg",
-        "svg_path",
-        callback=writable_file,
-        metavar="FILE",
-        help="Write an SVG drawing instead; - for standard output.",
-    ),
-    click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead."),
+    option("--svg FILE", "Write an SVG drawing instead; - for standard output.", to="svg_path", callback=writable_file),
+    option("--mermaid", "Print a Mermaid flowchart instead.", to="as_mermaid"),
 )
 
 
@@ -305,23 +291,20 @@ def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:
 
 
 edit_options = options(
-    click.option(
-        "--add",
-        "added",
+    option(
+        "--add JSON",
+        "Add a task: an object with its id, its action, and the tasks that it comes after, handles or tears down.",
+        to="added",
         type=json_object,
         multiple=True,
-        metavar="JSON",
-        help="Add a task: an object with its id, its action, and the tasks that it comes after, handles or tears down.",
     ),
-    click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started."),
-    click.option(
+    option("--remove ID", "Remove a task that has not started.", to="removed", multiple=True),
+    option(
         "--dependents",
+        "With --remove: remove the tasks after it too, or attach them to the tasks before it.",
         type=click.Choice(["remove", "bridge"]),
-        help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
     ),
-    click.option(
-        "--edits", "file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input."
-    ),
+    option("--edits BATCH.JSON", "Apply the batch of edits in a file; - for standard input.", to="file"),
 )
 """The edits of a batch."""
 

@@ -27,6 +27,7 @@ from asterism.cli.option_types import (
     approval_rule,
     duration_option,
     edit_scope,
+    option,
     parameter_option,
     size_option,
     tick_text,
@@ -36,7 +37,6 @@ from asterism.cli.plan.plan_context import (
     LocalCommand,
     OutputOptions,
     check_drawing_options,
-    check_result_option,
     concurrency_option,
     draw,
     drawing_options,
@@ -97,8 +97,8 @@ plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 parameter_options = options(
     parameter_option,
-    click.option("--params", "params_file", metavar="FILE", help="A YAML or JSON file with values of parameters."),
-    click.option("--only", multiple=True, metavar="TASK", help="Only this task and what it needs; repeatable."),
+    option("--params FILE", "A YAML or JSON file with values of parameters.", to="params_file"),
+    option("--only TASK", "Only this task and what it needs; repeatable.", multiple=True),
 )
 """Which plan a plan file becomes."""
 
@@ -115,22 +115,19 @@ class UnusablePlanFile(click.ClickException):
 @click.command(cls=LocalCommand)
 @plan_argument
 @parameter_options
-@click.option(
-    "--lock-policy", "policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides."
-)
+@option("--lock-policy", "Lock policy: what is held while an editor decides.", to="policy", type=click.Choice(POLICIES))
 @editor_options
 @duration_option("--edit-timeout", "10m", help="With --editor: the plan goes on without an answer after this time.")
 @concurrency_option
-@click.option("--strategy", type=click.Choice(STRATEGIES), default="score", help="How to choose a device.")
+@option("--strategy", "How to choose a device.", type=click.Choice(STRATEGIES), default="score", show_default=False)
 @duration_option("--no-device-timeout", "5m", help="How long a task waits for a device that can execute it.")
-@click.option(
-    "--approve",
-    "approvals",
+@option(
+    "--approve RULE",
+    "With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
+    "authors=… effects=… cost=…'; repeatable.",
+    to="approvals",
     type=approval_rule,
     multiple=True,
-    metavar="RULE",
-    help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
-    "authors=… effects=… cost=…'; repeatable.",
 )
 @duration_option(
     "--approval-timeout",
@@ -143,59 +140,49 @@ class UnusablePlanFile(click.ClickException):
     positive=True,
     help="With --store: people are told again that an edit waits after this time.",
 )
-@click.option(
-    "--scope",
-    "scopes",
+@option(
+    "--scope SCOPE",
+    "What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
+    "size=… retries=…'; repeatable.",
+    to="scopes",
     type=edit_scope,
     multiple=True,
-    metavar="SCOPE",
-    help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
-    "size=… retries=…'; repeatable.",
 )
 @size_option(
     "--result-limit",
     "64M",
     help="Without --store: a larger result fails its task. In a store, `asterism fleet set --most` is the limit.",
 )
-@click.option(
-    "--store",
-    metavar="URL",
-    envvar="ASTERISM_STORE",
-    help="Store the plan and run it on the devices of this store's fleet, or of a server: sqlite:///file.db, "
+@option(
+    "--store URL",
+    "Store the plan and run it on the devices of this store's fleet, or of a server: sqlite:///file.db, "
     "postgresql://…, https://… or the name of a server; memory: runs it in this process alone. Default: "
     "$ASTERISM_STORE.",
+    envvar="ASTERISM_STORE",
 )
-@click.option(
-    "--id",
-    "name",
-    metavar="NAME",
-    help="With --store: the name of the plan. {name}, {date}, {time} and {seconds} stand for the id of the plan file "
+@option(
+    "--id NAME",
+    "With --store: the name of the plan. {name}, {date}, {time} and {seconds} stand for the id of the plan file "
     "and the time of the start. Default: the id in the plan file; a file without one: '{name}-{date}-{time}'.",
+    to="name",
 )
-@click.option(
-    "--tick",
+@option(
+    "--tick TIME",
+    "The tick that {tick} and $ASTERISM_TICK stand for: 2026-11-17, or a time such as 2026-11-17T03:00+01:00.",
     type=tick_text,
-    metavar="TIME",
-    help="The tick that {tick} and $ASTERISM_TICK stand for: 2026-11-17, or a time such as 2026-11-17T03:00+01:00.",
 )
 @local_options
-@click.option(
-    "--serve", is_flag=True, help="Print a link to watch and change the plan in a browser while it runs; stores it."
-)
+@option("--serve", "Print a link to watch and change the plan in a browser while it runs; stores it.")
 @report_option
 @result_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
+@option("--json", "Print the result as JSON; all else goes to standard error.", to="as_json")
 @plain_option
 def run(
     plan: str,
     policy: str | None,
     editor: str | None,
     edit_on: Any,
-    report: str | None,
-    result: str | None,
-    stats: bool,
     as_json: bool,
-    plain: bool,
     store: str | None,
     serve: bool,
     settings: dict[str, str],
@@ -223,8 +210,8 @@ def run(
         store = None
     stored = store is not None or serve or editor == MODEL
     _check_place_options(server_of(store) is not None, stored, editor)
-    check_result_option(result, as_json)
-    output = OutputOptions(report, as_json, plain, stats, result)
+    output = OutputOptions.take(option_values, as_json)
+    result = output.result
     allow_imports(plan)
     plan_file = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored, tick=tick)
     if not stored:
@@ -394,7 +381,7 @@ def _run_in_store(
 @click.command()
 @plan_argument
 @parameter_options
-@click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
+@option("--imports", "Also import the functions of call tasks. This runs their modules.")
 @json_option
 def check(
     plan: str,

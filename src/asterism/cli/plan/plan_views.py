@@ -9,29 +9,12 @@ from typing import Any
 
 from rich.text import Text
 
-from asterism.api.documents import (
-    CycleDetails,
-    Cycles,
-    Drawing,
-    EditorBudget,
-    EditOutcome,
-    Exchange,
-    PastPlan,
-    Plan,
-    PlanState,
-    PlanSummary,
-    PlanVersion,
-    RejectedEdit,
-    StoryEntry,
-    TaskWhy,
-    Versions,
-    WaitingEdit,
-)
+from asterism.api import documents
 from asterism.base.durations import format_age, format_duration
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, join_names, json_text, shorten
 from asterism.cli.cli_context import format_time
-from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.cli.screen import Cell, Column, TimedTable, wrapped
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.editor_cost import EditorCost
 
@@ -40,14 +23,6 @@ MOST_NAMES = 5
 
 ENDED = ("completed", "failed", "partially_failed", "cancelled")
 
-PLAN_COLUMNS = (
-    Column("NAME", least=8, name=True),
-    Column("STATE"),
-    Column("TASKS", right=True),
-    Column("OWNER", least=8, name=True),
-    Column("HEARD", right=True, needed=False),
-    Column("PAUSED", least=10, needed=False),
-)
 _LOOKS = {
     "executing": "running",
     "at rest": "waiting",
@@ -59,33 +34,35 @@ _LOOKS = {
 }
 
 
-def plans_table(plans: Sequence[PlanSummary], now: float, width: int | None) -> list[Text]:
-    return table(PLAN_COLUMNS, [plan_row(plan, now) for plan in plans], width)
-
-
-def plan_row(plan: PlanSummary, now: float) -> list[Cell]:
+def _state_cell(plan: documents.PlanSummary, now: float) -> Text:
     state = Text(plan.state_text, tone(_LOOKS.get(plan.state_text, plan.state_text)))
-    if plan.error is not None:
-        return [plan.name, state, "", "", "", Text(clean(plan.error), DIM)]
-    if plan.waits_for_person:
-        state.append(f", {plan.waits_for_person}", tone("waiting"))
+    return state.append(f", {plan.waits_for_person}", tone("waiting")) if plan.waits_for_person else state
+
+
+def _heard_cell(plan: documents.PlanSummary, now: float) -> str:
     heard = plan.heard_at if plan.owner is not None else plan.last_heard_at
-    return [
-        plan.name,
-        state,
-        f"{plan.done}/{plan.tasks}",
-        plan.owner if plan.owner is not None else _gone_owner(plan),
-        format_age(now - heard) if heard is not None else "",
-        Text(clean(plan.paused or ""), DIM),
-    ]
+    return format_age(now - heard) if heard is not None else ""
 
 
-def _gone_owner(plan: PlanSummary) -> Cell:
+def _gone_owner(plan: documents.PlanSummary) -> Cell:
     gone = plan.last_owner if plan.state in ("at_rest", "cancelling") else None
     return Text(f"{clean(gone)} (gone)", DIM) if gone else ""
 
 
-def drawing_text(drawing: Drawing) -> Text:
+PLAN_TABLE = TimedTable[documents.PlanSummary](
+    {
+        Column("NAME", least=8, name=True): lambda plan, now: plan.name,
+        Column("STATE"): _state_cell,
+        Column("TASKS", right=True): lambda plan, now: "" if plan.error is not None else f"{plan.done}/{plan.tasks}",
+        Column("OWNER", least=8, name=True): lambda plan, now: _gone_owner(plan) if plan.owner is None else plan.owner,
+        Column("HEARD", right=True, needed=False): _heard_cell,
+        Column("PAUSED", least=10, needed=False): lambda plan, now: Text(clean(plan.error or plan.paused or ""), DIM),
+    }
+)
+"""The plans of a list. One that cannot be read has only a name, a state and an error."""
+
+
+def drawing_text(drawing: documents.Drawing) -> Text:
     """A drawing for the terminal, with its colours."""
     text = Text(drawing.text, no_wrap=True)
     for part in drawing.styles:
@@ -93,7 +70,7 @@ def drawing_text(drawing: Drawing) -> Text:
     return text
 
 
-def status_lines(plan: Plan, resume: str) -> list[str]:
+def status_lines(plan: documents.Plan, resume: str) -> list[str]:
     """The state of a plan, which its drawing does not show. ``resume`` is the command that resumes it."""
     tasks = f"{plan.done} of {sum(plan.counts.values())} tasks done"
     lines = [f"{plan.name} is {plan.state_text}, version {plan.version}: {tasks}"]
@@ -112,7 +89,7 @@ def status_lines(plan: Plan, resume: str) -> list[str]:
     return lines
 
 
-def _nobody_lines(plan: Plan, resume: str) -> list[str]:
+def _nobody_lines(plan: documents.Plan, resume: str) -> list[str]:
     """That no process runs a plan, since when, and how to resume it."""
     resumed = f"resume it with: {resume}"
     if plan.last_owner is None:
@@ -122,7 +99,7 @@ def _nobody_lines(plan: Plan, resume: str) -> list[str]:
     return [f"no process runs it: {plan.last_owner} is gone{heard}", resumed]
 
 
-def review_lines(plan: Plan, store: str = "") -> list[str]:
+def review_lines(plan: documents.Plan, store: str = "") -> list[str]:
     """What a plan that has not ended waits for: editors, and people. Empty if it waits for none. ``store`` ends the
     commands that are advised, as ``same_system`` returns it."""
     lines = []
@@ -138,7 +115,7 @@ def review_lines(plan: Plan, store: str = "") -> list[str]:
     return [clean(line) for line in lines]
 
 
-def failure_lines(plan: Plan) -> Iterator[Text]:
+def failure_lines(plan: documents.Plan) -> Iterator[Text]:
     """The tasks that failed, with the reasons."""
     failed = [task for task in plan.tasks if task.status == "failed"]
     wide = max((len(task.id) for task in failed), default=0)
@@ -163,7 +140,7 @@ def watch_command(url: str, name: str) -> str:
     return shlex.join(["asterism", "plan", "watch", name, "--store", url])
 
 
-def explanation_lines(why: TaskWhy, width: int | None) -> Iterator[Text]:
+def explanation_lines(why: documents.TaskWhy, width: int | None) -> Iterator[Text]:
     run = f", as run {why.run}" if why.run is not None else ""
     yield Text(f"Task {why.task!r} of plan {why.name!r} is {why.status}{run}:")
     for reason in why.reasons:
@@ -179,7 +156,7 @@ def value_text(value: Any) -> str:
     return clean(value if isinstance(value, str) else json_text(value))
 
 
-def story_lines(entries: Sequence[StoryEntry]) -> Iterator[Text]:
+def story_lines(entries: Sequence[documents.StoryEntry]) -> Iterator[Text]:
     wide = max((len(entry.task or "") for entry in entries), default=0)
     for entry in entries:
         yield Text.assemble(
@@ -192,7 +169,7 @@ def story_lines(entries: Sequence[StoryEntry]) -> Iterator[Text]:
             yield Text(f"    {clean(line)}", "red")
 
 
-def applied_lines(outcome: EditOutcome, resume: str = "") -> list[str]:
+def applied_lines(outcome: documents.EditOutcome, resume: str = "") -> list[str]:
     """What an edit has changed. ``resume`` is the command that runs the plan, if the edit may have reopened it."""
     name = outcome.name
     if not outcome.edits:
@@ -208,7 +185,7 @@ def applied_lines(outcome: EditOutcome, resume: str = "") -> list[str]:
     return [*changes, " ".join([changed, *by]), *again, *waits]
 
 
-def paused_line(state: PlanState) -> str:
+def paused_line(state: documents.PlanState) -> str:
     paused = f"Plan {state.name!r} {'was already' if state.already else 'is'} paused, {state.paused}."
     if state.owner is None:
         return paused
@@ -250,11 +227,11 @@ def edit_lines(edits: Sequence[Mapping[str, Any]] | None) -> list[str]:
     return lines if more <= 0 else [*lines, f"and {more:,} more edits"]
 
 
-def history_lines(history: Versions) -> Iterator[Text]:
+def history_lines(history: documents.Versions) -> Iterator[Text]:
     """All edits in the order of time."""
-    edits: list[PlanVersion | RejectedEdit] = [*history.items, *history.rejected]
+    edits: list[documents.PlanVersion | documents.RejectedEdit] = [*history.items, *history.rejected]
     for edit in sorted(edits, key=lambda edit: edit.at):
-        accepted = isinstance(edit, PlanVersion)
+        accepted = isinstance(edit, documents.PlanVersion)
         what = f"version {edit.version}" if accepted else "rejected"
         if edit is history.items[0]:
             what += ": as stored" if edit.version == 0 else ": the oldest one that is known"
@@ -265,12 +242,12 @@ def history_lines(history: Versions) -> Iterator[Text]:
             continue
         for line in edit_lines(edit.edits):
             yield Text(f"    {line}")
-        if isinstance(edit, RejectedEdit):
+        if isinstance(edit, documents.RejectedEdit):
             for violation in edit.violations:
                 yield Text(f"    ! {clean(violation.message)}")
 
 
-def past_line(past: PastPlan) -> str:
+def past_line(past: documents.PastPlan) -> str:
     made = past.edit
     by = f" by {clean(made.author)}" if made.author else ""
     why = f": {clean(made.reason)}" if made.reason else ""
@@ -280,7 +257,7 @@ def past_line(past: PastPlan) -> str:
 # -- edit cycles -------------------------------------------------------------------------------------------------------
 
 
-def cycle_lines(name: str, cycles: Cycles, store: str = "") -> Iterator[Text]:
+def cycle_lines(name: str, cycles: documents.Cycles, store: str = "") -> Iterator[Text]:
     """``store`` ends the commands that are advised, as ``same_system`` returns it."""
     now = cycles.now or 0.0
     for cycle in cycles.items:
@@ -299,13 +276,13 @@ def cycle_lines(name: str, cycles: Cycles, store: str = "") -> Iterator[Text]:
         yield Text(f"No process answers. Resume the plan with: asterism resume {clean(name)}{store}")
 
 
-def _subject(cycle: CycleDetails) -> str:
+def _subject(cycle: documents.CycleDetails) -> str:
     if cycle.stuck and cycle.refusals:
         return "an answer was refused"
     return "no task can start" if cycle.stuck else f"reviews {join_names(cycle.tasks, MOST_NAMES)}"
 
 
-def _reviewer(cycle: CycleDetails, by: str | None, now: float) -> str:
+def _reviewer(cycle: documents.CycleDetails, by: str | None, now: float) -> str:
     if by is None:
         return "it waits until a process runs the plan"
     until = "" if cycle.expires_at is None else f"; closed in {format_duration(max(0.0, cycle.expires_at - now))}"
@@ -316,7 +293,7 @@ def _reviewer(cycle: CycleDetails, by: str | None, now: float) -> str:
     return f"claimed by {clean(cycle.claimed_by)}{lease}{until}"
 
 
-def claimed_line(name: str, cycle: CycleDetails, lease: float) -> str:
+def claimed_line(name: str, cycle: documents.CycleDetails, lease: float) -> str:
     """``lease`` is for how many seconds it was claimed."""
     return (
         f"Cycle {cycle.id} of plan {clean(name)!r} ({_subject(cycle)}) is claimed by {clean(cycle.claimed_by or '')} "
@@ -324,7 +301,7 @@ def claimed_line(name: str, cycle: CycleDetails, lease: float) -> str:
     )
 
 
-def answered_lines(cycle: int, outcome: EditOutcome) -> list[str]:
+def answered_lines(cycle: int, outcome: documents.EditOutcome) -> list[str]:
     if not outcome.edits:
         return [f"Cycle {cycle} of plan {clean(outcome.name)!r} is closed without an edit."]
     return [*applied_lines(outcome), f"Cycle {cycle} is closed."]
@@ -333,7 +310,7 @@ def answered_lines(cycle: int, outcome: EditOutcome) -> list[str]:
 # -- approvals ---------------------------------------------------------------------------------------------------------
 
 
-def waiting_lines(name: str, edit: WaitingEdit, store: str = "") -> list[str]:
+def waiting_lines(name: str, edit: documents.WaitingEdit, store: str = "") -> list[str]:
     return [
         *edit_lines(edit.batch["edits"]),
         f"The edit waits for a person: approval {edit.id}.",
@@ -341,7 +318,7 @@ def waiting_lines(name: str, edit: WaitingEdit, store: str = "") -> list[str]:
     ]
 
 
-def approval_lines(name: str, edits: Sequence[WaitingEdit], now: float, store: str = "") -> Iterator[Text]:
+def approval_lines(name: str, edits: Sequence[documents.WaitingEdit], now: float, store: str = "") -> Iterator[Text]:
     """Each edit with all of its work: a person approves what is shown."""
     for edit in edits:
         by = clean(edit.batch.get("author") or "somebody")
@@ -361,7 +338,7 @@ def approval_lines(name: str, edits: Sequence[WaitingEdit], now: float, store: s
         yield Text(f"         or: asterism plan refuse {decided} [--reason …]")
 
 
-def _decision(edit: WaitingEdit, now: float) -> str:
+def _decision(edit: documents.WaitingEdit, now: float) -> str:
     if edit.state == WAITING:
         return f"waits for {format_age(now - edit.at)}"
     by = f" by {clean(edit.decided_by)}" if edit.decided_by else ""
@@ -371,7 +348,7 @@ def _decision(edit: WaitingEdit, now: float) -> str:
 # -- budgets and exchanges ---------------------------------------------------------------------------------------------
 
 
-def budget_lines(name: str, budget: EditorBudget, store: str = "") -> list[str]:
+def budget_lines(name: str, budget: documents.EditorBudget, store: str = "") -> list[str]:
     command = f"asterism plan budget {clean(name)}{store}"
     lines = [f"Budget of plan {clean(name)!r}: {budget.budget_text}.", f"Spent: {budget.spent_text}."]
     if budget.calls_under_way:
@@ -387,23 +364,23 @@ def budget_lines(name: str, budget: EditorBudget, store: str = "") -> list[str]:
     return lines
 
 
-def exchange_lines(exchanges: Sequence[Exchange]) -> list[str]:
+def exchange_lines(exchanges: Sequence[documents.Exchange]) -> list[str]:
     return [
         f"{exchange.number:>4}  {format_time(exchange.at)}  {clean(_answer_words(exchange))}  ({_cost_text(exchange)})"
         for exchange in exchanges
     ]
 
 
-def _cost_text(exchange: Exchange) -> str:
+def _cost_text(exchange: documents.Exchange) -> str:
     return clean(str(EditorCost(**vars(exchange.cost))))
 
 
-def _answer_words(exchange: Exchange) -> str:
+def _answer_words(exchange: documents.Exchange) -> str:
     calls = [f"{name}: {arguments}" for _, name, arguments in exchange.answer.calls]
     return shorten("; ".join(calls) or exchange.answer.text or "nothing", 100)
 
 
-def exchange_text(exchange: Exchange) -> str:
+def exchange_text(exchange: documents.Exchange) -> str:
     """The last message of the question, and the answer."""
     try:
         last = json.loads(exchange.question)["messages"][-1]

@@ -6,27 +6,38 @@ Ctrl-C only ends the following. What is printed, and the exit code, are those of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from asterism.api.client_errors import ApiError
-from asterism.api.documents import Device, Plan, TaskLogEntry
-from asterism.api.system import System
+from asterism.api.documents import Device, Plan, PlanCopy, TaskLogEntry
+from asterism.api.system import LocalSystem, System
 from asterism.base.text import join_names
-from asterism.cli.cli_context import ask_again, note, print_json
+from asterism.cli.cli_context import ask_again, note, out_of_reach, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.plan.followed_plan import FollowedOutput, FollowedPlan
 from asterism.cli.plan.plan_context import OutputOptions, print_result
-from asterism.cli.plan.plan_live_view import watched
+from asterism.cli.plan.plan_live_view import OUTPUT_LINES, UNCOUNTED, Begun, FleetState, OutputTail, Progress, watched
 from asterism.cli.plan.plan_views import ENDED, list_command, retry_command, watch_command
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogBlock, LogChunk, TaskLog
+from asterism.core.errors import AsterismError, PlanError, RecordedError
+from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.status import PENDING, ConstellationState
-from asterism.orchestrator.events import ConstellationEvent
+from asterism.core.plan.edits import WaitingEdit, edit_from_json
+from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import why as explain
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock, cycle_from_json, lock_from_json
+from asterism.core.plan.node import AttemptTimes, Node
+from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.durable.plan_history import PlanFollower, Position
+from asterism.orchestrator.events import ConstellationEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.result import Result
 from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import Recording
@@ -188,3 +199,290 @@ async def logs_to_show(system: System, result: Result, *, everything: bool) -> L
     return lambda task: [
         TaskLog(attempt, (LogChunk(1, tuple(blocks)),)) for attempt, blocks in sorted(logs.get(task, {}).items())
     ]
+
+
+# -- the copy of a plan ------------------------------------------------------------------------------------------------
+
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks at a journal in a store."""
+
+COPY_INTERVAL = 1.0
+"""The shortest time between two copies for the live view, in seconds."""
+
+COPY_SHARE = 10
+"""A copy that took long is followed by a pause of so many times as long."""
+
+OUTPUT_INTERVAL = 1.0
+"""Seconds between two looks for output."""
+
+_TASK_KINDS = {
+    "started": "task_started",
+    "started provisionally": "task_started",
+    "attempt failed": "task_retrying",
+    "completed": "task_completed",
+    "failed": "task_failed",
+    "cancelled": "task_cancelled",
+    "revoked": "task_revoked",
+    "confirmed": "task_confirmed",
+    "put back": "task_released",
+    "waits": "task_waiting",
+    "unchanged": "task_unchanged",
+    "late result refused": "task_result_refused",
+}
+"""The kinds of events by the entries of the story. Others are not told: a run reports to its plan, for example."""
+
+_APPROVAL_KINDS = {
+    "edit waits": "edit_waiting",
+    "edit escalated": "edit_escalated",
+    "edit refused": "edit_refused",
+    "edit expired": "edit_refused",
+}
+_CLOSED_BY = {"timeout": "edit_timeout", "unclaimed": "edit_timeout", "abandoned": "edit_abandoned"}
+
+
+@dataclass
+class _Place:
+    """All devices of the fleet as one."""
+
+    id: str = "fleet"
+    slots: int | None = UNCOUNTED
+    running: int = 0
+
+
+class FollowedPlan:
+    """``plan`` is the copy: the same object for its whole life. ``events`` are published as they happen."""
+
+    def __init__(self, system: System, copy: PlanCopy) -> None:
+        self._system, self.name = system, copy.plan["id"]
+        self.events = EventBus()
+        self.plan: RecordedConstellation = RecordedConstellation(self.name)
+        self._place = _Place()
+        self._again = False
+        self._authors: dict[int | None, str] = {}  # of the edits that wait for a person
+        self._take(copy)
+
+    @classmethod
+    async def open(cls, system: System, name: str) -> FollowedPlan:
+        """Raises UnknownConstellation."""
+        return cls(system, await system.copy_plan(name))
+
+    def _take(self, copy: PlanCopy) -> None:
+        fresh = RecordedConstellation.from_json(copy.plan)
+        vars(self.plan).update(vars(fresh))
+        self.lock = RecordedLock(self.plan, copy.policy)
+        self.lock.history = [cycle_from_json(cycle) for cycle in copy.closed_cycles]
+        lock_from_json(self.lock, copy.lock)
+        self.position, self._clock_ahead = Position.parse(copy.position), copy.now - time.time()
+        self._copy = copy
+
+    async def copy(self, *, results: bool = False) -> None:
+        """Bring the copy up to date, with the results of the tasks."""
+        self._take(await ask_again(partial(self._system.copy_plan, self.name, results)))
+
+    async def until_ended(self, after: str | None = None) -> Result:
+        """Publish the events after a position, by default that of the copy, until the plan has ended. Raises PlanError
+        if it is removed."""
+        if after is not None or self.plan.state not in ENDED_STATES:
+            async with contextlib.aclosing(self._changes(after or str(self.position))) as changes:
+                async for change in changes:
+                    await self._tell(change)
+                    if self._is_end(change):
+                        break
+        await self.copy(results=True)
+        await self.events.drain()
+        return Result(self.plan, self.lock.history, None, self.lock.policy)
+
+    def _is_end(self, change: Mapping[str, Any]) -> bool:
+        """Whether the plan ended with a change. The copy may be ahead of it."""
+        if change["kind"] == "reset":
+            return self.plan.state in ENDED_STATES
+        return change["kind"] == "plan" and change["state"] in ENDED_STATES
+
+    async def _changes(self, after: str) -> AsyncGenerator[Mapping[str, Any], None]:
+        """What happens to the plan after a position. A connection that was cut is made again."""
+        if isinstance(self._system, LocalSystem):
+            follower = await PlanFollower.open(self._system.fleet.store, self.name, Position.parse(after))
+            while True:
+                for recorded in await ask_again(follower.read):
+                    yield recorded.to_json()
+                await asyncio.sleep(LOOK_INTERVAL)
+        events = self._system.follow_plan(self.name, after, on_cut=self._tell_of_cut)
+        async with contextlib.aclosing(events) as received:
+            async for event in received:
+                self._again = False
+                yield event.fields
+
+    def _tell_of_cut(self, error: Exception) -> None:
+        """Say once that the server is out of reach."""
+        if not self._again:
+            note(f"{out_of_reach(error)}; trying again")
+        self._again = True
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    async def _tell(self, change: Mapping[str, Any]) -> None:
+        kind, position = change["kind"], Position.parse(change["position"])
+        if kind == "gone":
+            raise PlanError(f"plan {self.name!r} was removed")
+        if kind == "reset" or (kind == "edit" and position > self.position):
+            await self.copy()
+        elif position > self.position:
+            self._apply(change)
+        for event in self._events_of(change):
+            self.events.publish(event)
+
+    def _apply(self, change: Mapping[str, Any]) -> None:
+        """Bring the node of a task, or the state of the plan, up to date."""
+        plan = self.plan
+        if change["kind"] == "plan" and change.get("task") is None:
+            plan.state = ConstellationState(change["state"])
+            plan.started_at = plan.started_at or change["at"]
+            plan.ended_at = change["at"] if plan.state in ENDED_STATES else None
+        node = plan.nodes.get(change["task"]) if change["kind"] == "task" else None
+        if node is None:
+            return
+        plan.counts[node.status] -= 1
+        node.status = TaskStatus(change["status"])
+        plan.counts[node.status] += 1
+        for name in ("device", "attempts", "started_at", "ended_at", "provisional", "needless"):
+            setattr(node, name, change[name])
+        times = change["attempt"]
+        node.times = None if times is None else AttemptTimes(**{name[:-3]: at for name, at in times.items()})
+        node.error = _error(change["reason"]) if node.status is FAILED else None
+
+    def _events_of(self, change: Mapping[str, Any]) -> list[Event]:
+        """The events of an orchestrator that a change of the journal stands for."""
+        kind, what = change["kind"], change.get("what", "")
+        if kind == "task" and what in _TASK_KINDS:
+            return self._task_events(change)
+        fields = {"at": change["at"], "constellation": self.name}
+        if kind == "plan" and change.get("task") is None:
+            kinds = {"began": "started", "cancelling": "cancelling", **{str(end): str(end) for end in ENDED_STATES}}
+            if what in kinds:
+                state = ConstellationState(change["state"])
+                kind = f"constellation_{kinds[what]}"
+                return [ConstellationEvent(kind=kind, state=state, version=self.plan.version, **fields)]
+        elif kind == "edit":
+            edits = tuple(str(edit_from_json(edit)) for edit in change["edits"])
+            about = {name: change[name] for name in ("version", "author", "reason")}
+            return [EditEvent(kind="edit_applied", edits=edits, **about, **fields)]
+        elif kind == "cycle":
+            return self._cycle_events(change, fields)
+        elif kind == "approval" and what in _APPROVAL_KINDS:
+            number, (_, _, why) = change["approval"], change["why"].partition(", ")
+            if what == "edit waits":
+                self._authors[number], _, why = why.removeprefix("by ").partition(": ")
+            about = {"approval": number, "author": self._authors.get(number, ""), "reason": why}
+            return [EditEvent(kind=_APPROVAL_KINDS[what], version=self.plan.version, **about, **fields)]
+        return []
+
+    def _task_events(self, change: Mapping[str, Any]) -> list[Event]:
+        node = self.plan.nodes.get(change["task"])
+        kind, why = _TASK_KINDS[change["what"]], change["why"]
+        if kind == "task_cancelled" or change["reason"] is None:
+            error, reason = None, why
+        else:
+            error, reason = _error(why if kind == "task_retrying" else change["reason"]), change["reason"]
+        return [
+            TaskEvent(
+                kind=kind,
+                at=change["at"],
+                constellation=self.name,
+                task_id=change["task"],
+                status=TaskStatus(change["status"]),
+                device=change["device"],
+                epoch=0 if node is None else node.epoch,
+                attempt=change["attempts"],
+                error=error,
+                reason=reason,
+                provisional=change["provisional"],
+            )
+        ]
+
+    def _cycle_events(self, change: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Event]:
+        about = {"version": self.plan.version, "cycle": change["cycle"], "tasks": tuple(change["tasks"]), **fields}
+        if change["what"] == "opened":
+            return [EditEvent(kind="stuck" if change["stuck"] else "cycle_opened", **about)]
+        if change["what"] != "closed":
+            return []
+        why = _CLOSED_BY.get(change["outcome"])
+        return [EditEvent(kind=kind, **about) for kind in ([why] if why else []) + ["cycle_closed"]]
+
+    # -- what the live view asks ---------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The clock of the system."""
+        return time.time() + self._clock_ahead
+
+    def runs(self, plan: Constellation) -> bool:
+        return plan is self.plan
+
+    def places(self) -> list[_Place]:
+        self._place.running = self.plan.counts[RUNNING]
+        return [self._place]
+
+    def why(self, task_id: str, plan_id: str | None = None) -> Why:
+        node: Node = self.plan.node(task_id)
+        paused = None if self._copy.paused is None else Holder("pause", self.name, "the plan is paused")
+        return explain(self.plan, self.lock, node, paused, self.now())
+
+    def cycles(self, plan_id: str | None = None) -> list[EditCycle]:
+        return list(self.lock.cycles.values())
+
+    def approvals(self, plan_id: str | None = None) -> list[WaitingEdit]:
+        return []
+
+    def logs(self, task_id: str, plan_id: str | None = None) -> list[TaskLog]:
+        return []
+
+    async def keep_fresh(self, progress: Progress) -> None:
+        """Copy the plan again and again, and tell the live view which tasks devices execute."""
+        pause = COPY_INTERVAL
+        while True:
+            copy = self._copy
+            begun = {task: Begun(executed.device, executed.begun_at) for task, executed in copy.executing.items()}
+            progress.fleet = FleetState(self.now(), begun, len(begun), copy.queued)
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            await self.copy()
+            pause = max(COPY_INTERVAL, COPY_SHARE * (time.monotonic() - began))
+
+
+def _error(text: str) -> RecordedError:
+    """The error that was recorded as a text: its kind and its message."""
+    kind, _, message = text.partition(": ")
+    return RecordedError(kind, message)
+
+
+class FollowedOutput:
+    """The newest output of a followed plan for the live view; it also keeps the copy of the plan fresh."""
+
+    def __init__(self, followed: FollowedPlan, system: System, progress: Progress) -> None:
+        self._system, self._name = system, followed.name
+        self._tail: OutputTail | None = None
+        self._work = [asyncio.ensure_future(self._read()), asyncio.ensure_future(followed.keep_fresh(progress))]
+
+    def __call__(self) -> OutputTail | None:
+        return self._tail
+
+    async def _read(self) -> None:
+        lines: dict[str, deque[str]] = {}
+        after: str | None = None
+        while True:
+            with contextlib.suppress(AsterismError):  # the follower says that a system is out of reach
+                page = await self._system.read_plan_logs(self._name, after=after)
+                after = page.next
+                for line in page.items:
+                    lines.setdefault(line.task, deque(maxlen=OUTPUT_LINES)).append(line.text)
+                if page.items:
+                    task = page.items[-1].task
+                    self._tail = OutputTail(task, list(lines[task]))
+                if page.more:
+                    continue
+            await asyncio.sleep(OUTPUT_INTERVAL)
+
+    async def close(self) -> None:
+        for work in self._work:
+            work.cancel()
+        await asyncio.wait(self._work)

@@ -13,7 +13,8 @@ import click
 
 from asterism.api.run_operations import MOST_AT_ONCE
 from asterism.base.text import echo_data, json_text, plural, short
-from asterism.cli.cli_context import Answer, CommandGroup, ask_again, name_argument, note, on_system, reason_option
+from asterism.cli.cli_context import Answer, CommandGroup, ask_again, note, reason_option
+from asterism.cli.option_types import option
 
 if TYPE_CHECKING:
     from asterism.api.documents import BatchResult, BulkOutcome
@@ -34,7 +35,6 @@ def batch() -> None:
 
 
 @batch.command("list")
-@on_system()
 async def list_(system: System) -> Answer:
     """List the batches, the newest last."""
     from asterism.cli.run.batch_views import batches_table
@@ -48,8 +48,6 @@ async def list_(system: System) -> Answer:
 
 
 @batch.command(short_help="Show how far a batch has come.")
-@name_argument
-@on_system()
 async def show(system: System, name: str) -> Answer:
     """Show how far a batch has come: its counts, its rate, the time left, and the runs that failed.
 
@@ -61,8 +59,6 @@ async def show(system: System, name: str) -> Answer:
 
 
 @batch.command()
-@name_argument
-@on_system()
 async def wait(system: System, name: str) -> Answer:
     """Wait until all runs of a batch have ended. Exits with 1 if one of them failed or was cancelled."""
     from asterism.cli.run.batch_views import batch_lines
@@ -75,19 +71,15 @@ async def wait(system: System, name: str) -> Answer:
 
 
 @batch.command(short_help="Cancel all runs of a batch.")
-@name_argument
 @_story_reason
-@on_system()
 async def cancel(system: System, name: str, reason: str) -> Answer:
     """Cancel all runs of a batch: at once, or when their devices have stopped them."""
     return await _act_on_all("cancelled", partial(system.cancel_batch, name, reason=reason))
 
 
 @batch.command(short_help="Run what failed in a batch again.")
-@name_argument
-@click.option("--failed", is_flag=True, help="Only runs that failed, not those that were cancelled.")
+@option("--failed", "Only runs that failed, not those that were cancelled.")
 @_story_reason
-@on_system()
 async def retry(system: System, name: str, failed: bool, reason: str) -> Answer:
     """Run the runs of a batch again that failed or were cancelled, as new runs that replace them."""
     return await _act_on_all("retried", partial(system.retry_batch, name, failed, reason=reason))
@@ -107,9 +99,7 @@ async def _act_on_all(what: str, act: Callable[..., Awaitable[BulkOutcome]]) -> 
 
 
 @batch.command(short_help="Print the results of a batch.")
-@name_argument
-@click.option("--csv", "as_csv", is_flag=True, help="Print a table in CSV instead of JSON lines.")
-@on_system()
+@option("--csv", "Print a table in CSV instead of JSON lines.", to="as_csv")
 async def results(system: System, name: str, as_csv: bool, as_json: bool) -> None:
     """Print a JSON object for each run of a batch that has ended, in the order of their creation.
 

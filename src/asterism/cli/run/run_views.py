@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from rich.style import Style
 from rich.text import Text
 
 from asterism.api.documents import PreviousAssignment, Run, RunDetails, RunWhy
@@ -14,7 +13,7 @@ from asterism.base.durations import format_age, format_delay
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
-from asterism.cli.screen import Cell, Column, table, table_of, wrapped
+from asterism.cli.screen import Cell, Column, TimedTable, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
 
 LONGEST = 300
@@ -64,6 +63,8 @@ def note_on(run: Run, now: float) -> str:
     offered = run.status in ("created", "reassigning")
     if offered and run.not_before > now:
         return f"again {format_delay(run.not_before - now)}"
+    if offered and run.uses:
+        return f"uses {', '.join(run.uses)}"
     if offered and run.declined:
         return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
     if offered and run.pinned is not None:
@@ -77,37 +78,6 @@ def _error_note(error: str, cancelled: bool) -> str:
         return error.removeprefix("cancelled ").removesuffix(" (cancel)")
     kind, _, message = error.partition(": ")
     return message if message and kind in SENTENCE_ERRORS else error
-
-
-RUN_COLUMNS = (
-    Column(""),
-    Column("RUN"),
-    Column("LABEL", least=8, needed=False, name=True),
-    Column("WORKFLOW", least=8, name=True),
-    Column("STATUS"),
-    Column("DEVICE", least=8, name=True),
-    Column("FOR", right=True),
-    Column("BEAT", right=True, needed=False),
-    Column("DONE", right=True, needed=False),
-    Column("NOTE", least=10, needed=False),
-)
-
-
-def run_row(run: Run, now: float) -> list[Cell]:
-    style: Style = tone(look_of(run))
-    for_how_long = format_age(run.took) if run.ended else format_age(now - since_of(run))
-    return [
-        Text(mark(look_of(run)), style),
-        Text(short(run.id)),
-        Text(clean(run.shown_label), "" if run.label is not None else DIM),
-        run.workflow,
-        Text(run.status, style),
-        Text(clean(run.device or ""), DIM if run.ended else ""),
-        for_how_long,
-        _beat(run, now),
-        _progress(run),
-        Text(clean(note_on(run, now)), DIM),
-    ]
 
 
 def _progress(run: Run) -> str:
@@ -124,8 +94,26 @@ def _beat(run: Run, now: float) -> Text:
     return Text(format_age(age), tone("failed") if age > run.heartbeat_timeout / 2 else "")
 
 
-def runs_table(runs: Sequence[Run], now: float, width: int | None) -> list[Text]:
-    return table(RUN_COLUMNS, [run_row(run, now) for run in runs], width)
+def _age(run: Run, now: float) -> str:
+    return format_age(run.took) if run.ended else format_age(now - since_of(run))
+
+
+RUN_TABLE = TimedTable[Run](
+    {
+        Column(""): lambda run, now: Text(mark(look_of(run)), tone(look_of(run))),
+        Column("RUN"): lambda run, now: Text(short(run.id)),
+        Column("LABEL", least=8, needed=False, name=True): lambda run, now: Text(
+            clean(run.shown_label), "" if run.label is not None else DIM
+        ),
+        Column("WORKFLOW", least=8, name=True): lambda run, now: run.workflow,
+        Column("STATUS"): lambda run, now: Text(run.status, tone(look_of(run))),
+        Column("DEVICE", least=8, name=True): lambda run, now: Text(clean(run.device or ""), DIM if run.ended else ""),
+        Column("FOR", right=True): _age,
+        Column("BEAT", right=True, needed=False): _beat,
+        Column("DONE", right=True, needed=False): lambda run, now: _progress(run),
+        Column("NOTE", least=10, needed=False): lambda run, now: Text(clean(note_on(run, now)), DIM),
+    }
+)
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------
@@ -180,6 +168,7 @@ def _facts(run: RunDetails) -> Iterator[tuple[str, str]]:
     yield "request", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
     yield "series", run.series or ""
     yield "batch", run.batch or ""
+    yield "uses", ", ".join(f"{name}: {amount:,}" for name, amount in (run.uses or {}).items())
     yield "key", run.key or ""
     yield "priority", str(run.priority) if run.priority else ""
     yield "only on", run.pinned or ""

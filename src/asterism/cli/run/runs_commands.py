@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from asterism.base.text import echo_data, plural, short
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
+    ask_again,
     fleet_options,
     log_options,
     note,
@@ -24,16 +25,18 @@ from asterism.cli.cli_context import (
     refuse_options,
     with_system,
 )
-from asterism.cli.option_types import Function, duration, number_option, object_option
+from asterism.cli.option_types import Function, duration, number_option, object_option, option
 from asterism.core.json_values import JsonObject
+from asterism.core.run.run_label import TextTemplate, tidy_label
+from asterism.core.run.workflow import Workflow
 
 if TYPE_CHECKING:
     from asterism.api.documents import Page, Run
     from asterism.api.system import System
 
 KEEPS = ("epoch", "original", "furthest")
-FAILED = 1
-REFUSED = 64
+FAILED, REFUSED = 1, 64
+"""Exit codes: a run failed or was cancelled; what was asked for was refused."""
 
 
 @click.group(cls=CommandGroup)
@@ -44,34 +47,24 @@ def runs() -> None:
 
 
 @runs.command()
-@click.argument("workflow", required=False)
 @object_option("The input as a JSON object, in a file, or on standard input.")
-@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file and add it to the store.")
-@click.option(
-    "--key", metavar="TEXT", help="Idempotency key: a second run with this key is not created; the first is returned."
-)
-@click.option("--series", metavar="NAME", help="Queue the run in a series; a series has at most one active run.")
+@option("--file FILE.YAML", "Take the workflow from this file and add it to the store.")
+@option("--key TEXT", "Idempotency key: a second run with this key is not created; the first is returned.")
+@option("--series NAME", "Queue the run in a series; a series has at most one active run.")
 @number_option("--priority", help="Higher goes first; default: the priority of the workflow.")
-@click.option("--device", metavar="NAME", help="Run it on this device only.")
-@click.option(
-    "--keep", type=click.Choice(KEEPS), help="Which result counts if peers that were apart both ran it; default: epoch."
-)
-@click.option(
+@option("--device NAME", "Run it on this device only.")
+@option("--keep", "Which result counts if peers that were apart both ran it; default: epoch.", type=click.Choice(KEEPS))
+@option(
     "--prefer-local/--no-prefer-local",
+    "Prefer your device on this machine, if it can execute the run now.",
     default=True,
-    show_default=True,
-    help="Prefer your device on this machine, if it can execute the run now.",
 )
-@click.option("--batch", metavar="NAME", help="The runs to which it belongs; follow them with `asterism batch`.")
-@click.option("--wait", is_flag=True, help="Wait for the end of the run; exit with 1 if it failed.")
-@click.option("--label", metavar="TEXT", help="What to call the run; {name} stands for an input.")
-@click.option(
-    "--each",
-    metavar="FILE|-",
-    help="Create a run for each line: a JSON object, the input. --key and --label may contain {name}.",
-)
-@click.option("--as", "plain", metavar="NAME", help="With --each: lines are plain text, the value of this input.")
-@click.option("--restart", is_flag=True, help="With --each: do not continue an interrupted command, begin anew.")
+@option("--batch NAME", "The runs to which it belongs; follow them with `asterism batch`.")
+@option("--wait", "Wait for the end of the run; exit with 1 if it failed.")
+@option("--label TEXT", "What to call the run; {name} stands for an input.")
+@option("--each FILE|-", "Create a run for each line: a JSON object, the input. --key and --label may contain {name}.")
+@option("--as NAME", "With --each: lines are plain text, the value of this input.", to="plain")
+@option("--restart", "With --each: do not continue an interrupted command, begin anew.")
 @fleet_options
 def create(
     workflow: str | None,
@@ -106,7 +99,6 @@ def create(
             raise click.UsageError(f"--wait waits for one run. Wait for all with: {all_of_them}")
         refuse_options("has no effect with --each: the runs are offered to all devices.", "prefer_local")
         from asterism.cli.run.bulk_runs import NewRuns, create_each
-        from asterism.cli.run.run_actions import find_workflow_in
 
         bulk_options = {
             name: options[name]
@@ -127,7 +119,6 @@ def create(
         return with_system(store, partial(create_each, new=new), create=file is not None)
     if plain is not None or restart:
         raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
-    from asterism.cli.run.run_actions import create_run, label_from, read_workflow
 
     options["label"] = label_from(label, run_input or {})
     wanted = read_workflow(file, workflow, run_input or {}) if file is not None else workflow or ""
@@ -136,21 +127,20 @@ def create(
 
 
 @runs.command("list")
-@click.option(
+@option(
     "--status",
-    "statuses",
+    "Only runs with this status; open means not ended.",
+    to="statuses",
     type=click.Choice(STATUSES),
     multiple=True,
-    help="Only runs with this status; open means not ended.",
 )
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--device", metavar="NAME", help="Only runs on this device.")
-@click.option("--series", metavar="NAME", help="Only runs of this series.")
-@click.option("--batch", metavar="NAME", help="Only runs of this batch, without those that were retried.")
-@click.option("--search", metavar="TEXT", help="Only runs with this text in their label, key or input.")
+@option("--workflow NAME", "Only runs of this workflow.")
+@option("--device NAME", "Only runs on this device.")
+@option("--series NAME", "Only runs of this series.")
+@option("--batch NAME", "Only runs of this batch, without those that were retried.")
+@option("--search TEXT", "Only runs with this text in their label, key or input.")
 @number_option("--limit", 50, least=0, help="Maximum number of runs; 0 for all.")
-@click.option("--newest", is_flag=True, help="List the newest first instead of last.")
-@on_system()
+@option("--newest", "List the newest first instead of last.")
 async def list_(
     system: System, statuses: tuple[str, ...], limit: int, newest: bool, as_json: bool, **wanted: Any
 ) -> None:
@@ -169,7 +159,7 @@ async def list_(
 
 
 def _runs_answer(page: Page[Run], filtered: bool) -> Answer:
-    from asterism.cli.run.run_views import runs_table
+    from asterism.cli.run.run_views import RUN_TABLE
 
     if not page.items:
         create = "There are no runs. Create one with: asterism runs create WORKFLOW"
@@ -179,12 +169,10 @@ def _runs_answer(page: Page[Run], filtered: bool) -> Answer:
         held = ", ".join(short(run.id) for run in page.items if run.held_for == peer)
         command = f"asterism peer remove {peer} --adopt"
         notes.append(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
-    return Answer(page.items, lambda width: runs_table(page.items, page.now or 0.0, width), notes)
+    return Answer(page.items, lambda width: RUN_TABLE.lines(page.items, page.now or 0.0, width), notes)
 
 
 @runs.command(short_help="Show everything about a run.")
-@click.argument("run")
-@on_system()
 async def show(system: System, run: str) -> Answer:
     """Show everything about a run: its status, progress, story and assignments."""
     from asterism.cli.run.run_views import details_lines
@@ -194,8 +182,6 @@ async def show(system: System, run: str) -> Answer:
 
 
 @runs.command()
-@click.argument("run")
-@on_system()
 async def why(system: System, run: str) -> Answer:
     """Explain why a run is not running.
 
@@ -208,8 +194,7 @@ async def why(system: System, run: str) -> Answer:
 
 
 @runs.command()
-@click.option("--until-done", is_flag=True, help="Exit when every run has ended.")
-@on_system()
+@option("--until-done", "Exit when every run has ended.")
 async def watch(system: System, until_done: bool, as_json: bool) -> None:
     """Watch all runs: their devices, status and progress. Ctrl-C stops it.
 
@@ -222,10 +207,8 @@ async def watch(system: System, until_done: bool, as_json: bool) -> None:
 
 @runs.command()
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@on_system()
 async def wait(system: System, names: tuple[str, ...], as_json: bool) -> Answer:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
-    from asterism.cli.run.run_actions import exit_code, wait_for_ends
 
     runs = [await system.show_run(name) for name in names]
     ended = await wait_for_ends(system, list({run.id: run for run in runs}.values()), quiet=as_json)
@@ -233,8 +216,6 @@ async def wait(system: System, names: tuple[str, ...], as_json: bool) -> Answer:
 
 
 @runs.command(short_help="Print the output of a completed run.")
-@click.argument("run")
-@on_system()
 async def output(system: System, run: str, as_json: bool) -> int:
     """Print the output of a completed run: text as it is, anything else as JSON.
 
@@ -330,10 +311,9 @@ async def retry(system: System, names: tuple[str, ...], reason: str, as_json: bo
 
 @runs.command(short_help="Assign runs to another device.")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
-@click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
+@option("--to DEVICE", "The device that gets the runs.", to="device", required=True)
+@option("--stop", "If a device works on a run, stop it there first; its progress is kept.")
 @_request_options
-@on_system()
 async def move(system: System, names: tuple[str, ...], device: str, stop: bool, reason: str, as_json: bool) -> int:
     """Assign runs to another device: runs that wait, or that no device has started.
 
@@ -343,10 +323,7 @@ async def move(system: System, names: tuple[str, ...], device: str, stop: bool, 
 
 
 @runs.command()
-@click.option(
-    "--older-than", type=duration, required=True, metavar="DURATION", help="The minimum age since the end, such as 30d."
-)
-@on_system()
+@option("--older-than DURATION", "The minimum age since the end, such as 30d.", type=duration, required=True)
 async def prune(system: System, older_than: float) -> Answer:
     """Delete runs that ended long ago.
 
@@ -356,7 +333,6 @@ async def prune(system: System, older_than: float) -> Answer:
 
 
 @runs.command(short_help="Print what a run has printed.")
-@click.argument("run")
 @log_options
 @on_system()
 def logs(run: str, as_json: bool, **chosen: Any) -> Any:
@@ -368,3 +344,131 @@ def logs(run: str, as_json: bool, **chosen: Any) -> Any:
     from asterism.cli.log_output import print_run_log, read_log_options
 
     return partial(print_run_log, run=run, options=read_log_options(as_json, chosen))
+
+
+# -- creating and waiting ----------------------------------------------------------------------------------------------
+
+
+async def create_run(
+    system: System,
+    *,
+    wanted: str | Workflow,
+    run_input: JsonObject,
+    options: Mapping[str, Any],
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Create a run of a workflow, or of the workflow with this name in the store. Returns the exit code.
+
+    Prints its id, and its status to standard error; with ``as_json`` only the run as JSON. With ``wait`` waits for its
+    end."""
+    if isinstance(wanted, Workflow):
+        wanted = (await system.add_workflow(wanted.to_json())).name
+    chosen = {name: value for name, value in options.items() if value is not None}
+    near = await _own_devices(system) if chosen.pop("prefer_local", False) else frozenset()
+    run = await system.create_run(wanted, run_input, near=sorted(near), **chosen)
+    if not as_json:
+        click.echo(run.id)
+        await _print_status(system, run, near)
+        if not run.ended and not wait:
+            note(f"Follow it with: asterism runs watch, or: asterism runs why {short(run.id)}")
+    if wait:
+        [run] = await wait_for_ends(system, [run], quiet=as_json)
+    if as_json:
+        print_json(run)
+    return exit_code([run]) if wait else 0
+
+
+async def _own_devices(system: System) -> frozenset[str]:
+    """The user's devices on this machine that have joined this store."""
+    from asterism.api.system import LocalSystem
+
+    if not isinstance(system, LocalSystem):  # those of a gateway keep no list here
+        return frozenset()
+    store = system.fleet.store
+    register = await store.register("store/id")
+    if register is None:  # no device has ever joined
+        return frozenset()
+    from asterism.fleet.device.membership import devices_here
+
+    return devices_here(str(register.value["id"]), await store.sessions())
+
+
+def read_workflow(path: str, name: str | None, run_input: Mapping[str, Any]) -> Workflow:
+    """The workflow in a file, by its name if the file has several. Raises MissingInput if the input lacks a value."""
+    from asterism.fleet.workflows import check_input
+
+    flow = find_workflow_in(path, name)
+    check_input(flow, run_input)
+    return flow
+
+
+def label_from(template: str | None, run_input: Mapping[str, Any]) -> str | None:
+    """The label that a template makes of an input. Raises AsterismError for one that names an unknown field."""
+    return None if template is None else tidy_label(TextTemplate(template).fill(run_input))
+
+
+def find_workflow_in(path: str, name: str | None) -> Workflow:
+    from asterism.planfile.workflow_file import load_workflows  # pydantic takes long to import
+
+    flows = load_workflows(path)
+    if name is None:
+        if len(flows) > 1:
+            raise click.UsageError(
+                f"{path} has several workflows; name one of them: {_listed([f.name for f in flows])}."
+            )
+        return flows[0]
+    workflow = next((flow for flow in flows if flow.name == name), None)
+    if workflow is None:
+        raise click.UsageError(f"{path} has no workflow {name!r}; it has {_listed([flow.name for flow in flows])}.")
+    return workflow
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+async def _print_status(system: System, run: Run, near: frozenset[str]) -> None:
+    """Print which device has the run, or what holds it."""
+    if run.ended:
+        note(f"A run with the key {run.key!r} exists: it is {run.status}.")
+    elif run.device is not None:
+        score = run.scores.get(run.device)
+        how = {"assigned": "assigned to", "claimed": "claimed by"}.get(run.status, "running on")
+        here = ", on this machine" if run.device in near else ""
+        note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
+    else:
+        answer = await system.explain_run(run.id)
+        note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
+        for line in answer.advice:
+            note(line)
+
+
+async def wait_for_ends(system: System, runs: Sequence[Run], *, quiet: bool) -> list[Run]:
+    """Wait until all runs have ended, and return them in their order. Unless ``quiet``, prints a sentence about each
+    end when it happens."""
+    import asyncio
+
+    from asterism.cli.run.run_views import describe_end
+
+    waiting = [asyncio.create_task(_end_of(system, run)) for run in runs]
+    try:
+        for end in asyncio.as_completed(waiting):
+            run = await end
+            if not quiet:
+                click.echo(describe_end(run))
+        return [task.result() for task in waiting]
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _end_of(system: System, run: Run) -> Run:
+    while not run.ended:
+        run = await ask_again(partial(system.wait_run, run.id))
+    return run
+
+
+def exit_code(ended: Sequence[Run]) -> int:
+    """1 if one of the runs failed or was cancelled."""
+    return FAILED if any(run.error is not None for run in ended) else 0

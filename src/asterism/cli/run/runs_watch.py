@@ -22,7 +22,7 @@ from asterism.base.follow import Looks
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, short, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, out_of_reach
-from asterism.cli.run.run_views import runs_table
+from asterism.cli.run.run_views import RUN_TABLE
 from asterism.cli.screen import Screen
 from asterism.core.errors import AsterismError
 
@@ -184,7 +184,7 @@ def fleet_frame(view: FleetView, url: str, width: int, height: int) -> Renderabl
     middle: list[Text] = []
     if room > 0:
         shown = _chosen(view, room)
-        middle = [Text(), *runs_table(shown, view.now, width), Text()]
+        middle = [Text(), *RUN_TABLE.lines(shown, view.now, width), Text()]
         if not shown:
             middle = [Text(), Text("No runs yet.", DIM), Text()]
     return Group(*[*above, *middle, *below][:height])

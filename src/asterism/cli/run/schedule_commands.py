@@ -238,6 +238,25 @@ async def history(system: System, name: str, limit: int) -> Answer:
     return Answer(entries, lambda width: history_table(details, entries, width))
 
 
+@schedule.command(short_help="List the ticks of a schedule, and what became of them.")
+@name_argument
+@click.option("--from", "first", type=tick_text, metavar="TIME", help="The first day or time; default: 30 days ago.")
+@click.option("--to", "last", type=tick_text, metavar="TIME", help="The last day or time; default: now.")
+@number_option("--limit", 500, least=1, most=1000, help="How many ticks at most, from the first on.")
+@on_system()
+async def ticks(system: System, name: str, first: str | None, last: str | None, limit: int) -> Answer:
+    """List the ticks of a schedule with what became of them, also those for which nothing was created.
+
+    The states are succeeded, failed, cancelled, running, waiting (created, not begun), skipped, missed, none (nothing
+    was created, and the history does not say why) and due."""
+    from asterism.cli.run.schedule_views import ticks_table
+
+    page = await system.list_ticks(name, first, last, None, limit)
+    more = [] if page.next is None else [f"There are more ticks after {page.items[-1].local}; see --from and --limit."]
+    notes = more if page.items else [f"Schedule {name!r} has no tick in this time."]
+    return Answer(page, lambda width: ticks_table(page.items, width), notes)
+
+
 @schedule.command()
 @name_argument
 @reason_option()
@@ -258,6 +277,7 @@ async def run(system: System, name: str, reason: str) -> Answer:
 @click.option("--to", "last", type=tick_text, metavar="TIME", help="The last day or time; default: now.")
 @duration_option("--every", positive=True, help="Ticks so far apart, from --from on, instead of those of the schedule.")
 @number_option("--parallel", 1, least=1, most=100, help="How many plans run at once.")
+@click.option("--only-missing", is_flag=True, help="Leave plans alone that failed, instead of a retry.")
 @click.option("--cancel", is_flag=True, help="Cancel the backfill of this schedule instead.")
 @click.option("--detach", is_flag=True, help="Do not wait for its end.")
 @reason_option()
@@ -268,6 +288,7 @@ def backfill(
     last: str | None,
     every: float | None,
     parallel: int,
+    only_missing: bool,
     cancel: bool,
     detach: bool,
     reason: str,
@@ -281,7 +302,7 @@ def backfill(
     \b
     asterism schedule backfill nightly --from 2026-01-01 --to 2026-03-31 --parallel 4"""
     if first is None:
-        refuse_options("needs --from.", "last", "every", "parallel")
+        refuse_options("needs --from.", "last", "every", "parallel", "only_missing")
     if every is not None and every != int(every):
         raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
 
@@ -292,7 +313,7 @@ def backfill(
             backfill = await system.cancel_backfill(name, reason)
         elif first is not None:
             whole = None if every is None else int(every)
-            backfill = await system.backfill_schedule(name, first, last, whole, parallel, reason)
+            backfill = await system.backfill_schedule(name, first, last, whole, parallel, only_missing, reason)
         else:
             backfill = await system.show_backfill(name)
         for sentence in backfill.advice:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.text import Text
 
-from asterism.api.documents import Backfill, Schedule, ScheduleDetails, Tick
+from asterism.api.documents import Backfill, CalendarTick, Schedule, ScheduleDetails, Tick
 from asterism.api.system import System
+from asterism.base.clock import BootClock, Clock
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay, format_duration
 from asterism.base.follow import Looks
@@ -19,11 +19,15 @@ from asterism.base.text import short
 from asterism.cli.cli_context import format_time, note
 from asterism.cli.screen import Cell, Column, fact_lines, table_of
 from asterism.core.run.run_label import value_text
+from asterism.core.schedule.calendar import DUE, NONE, SUCCEEDED
 from asterism.core.schedule.schedule import interval_text
 from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED
 
 _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
 """The task status whose mark and colour an outcome shares."""
+
+_TICK_LOOKS = {SUCCEEDED: "completed", SKIPPED: "waiting", MISSED: "failed", NONE: "cancelled", DUE: "pending"}
+"""The same for the states of ticks that are not called like those of a task."""
 
 NEXT_SHOWN, HISTORY_SHOWN = 3, 5
 
@@ -119,17 +123,18 @@ FOLLOW_INTERVAL, TOLD_EVERY = 1.0, 5.0
 """Seconds between two looks at a backfill, and between two lines about it."""
 
 
-async def followed_backfill(system: System, backfill: Backfill) -> Backfill:
+async def followed_backfill(system: System, backfill: Backfill, clock: Clock | None = None) -> Backfill:
     """The backfill once it has ended. Prints a line when it has come further."""
-    told, number = 0.0, -1
-    async for _ in Looks(interval=FOLLOW_INTERVAL):
+    clock = clock or BootClock()
+    told, number = float("-inf"), -1
+    async for _ in Looks(clock, interval=FOLLOW_INTERVAL):
         backfill = await system.show_backfill(backfill.schedule)
         if backfill.ended_at is not None:
             break
         ended = backfill.succeeded + backfill.failed + backfill.skipped
-        if ended != number and time.monotonic() - told >= TOLD_EVERY:
+        if ended != number and clock.time() - told >= TOLD_EVERY:
             note(backfill_line(backfill))
-            told, number = time.monotonic(), ended
+            told, number = clock.time(), ended
     return backfill
 
 
@@ -146,6 +151,29 @@ def backfill_line(backfill: Backfill) -> str:
     failures = f". Failed: {', '.join(backfill.failures)}" if backfill.failures and backfill.ended_at else ""
     of = f"{ended:,} of {backfill.total:,} ticks done{state}"
     return f"Backfill of {backfill.schedule}: {of}{': ' if parts else ''}{', '.join(parts)}{failures}"
+
+
+def ticks_table(ticks: Sequence[CalendarTick], width: int | None) -> list[Text]:
+    def took(tick: CalendarTick) -> Cell:
+        if tick.started_at is None or tick.ended_at is None:
+            return ""
+        return format_duration(tick.ended_at - tick.started_at)
+
+    def state(tick: CalendarTick) -> Cell:
+        return Text(f"{tick.state}, late" if tick.late else tick.state, tone(_TICK_LOOKS.get(tick.state, tick.state)))
+
+    return table_of(
+        ticks,
+        {
+            Column(""): lambda tick: mark(_TICK_LOOKS.get(tick.state, tick.state)),
+            Column("TICK"): lambda tick: tick.local,
+            Column("STATE"): state,
+            Column("CREATED", least=8): lambda tick: tick.work or "",
+            Column("TOOK", right=True, needed=False): took,
+            Column("WHY", least=10, needed=False): lambda tick: Text(tick.why, DIM),
+        },
+        width,
+    )
 
 
 def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:

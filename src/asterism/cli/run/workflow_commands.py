@@ -10,13 +10,21 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
-    name_argument,
     on_system,
     options,
     reason_option,
     refuse_options,
 )
-from asterism.cli.option_types import capability_option, duration_option, json_value, number_option, pair_option, words
+from asterism.cli.option_types import (
+    capability_option,
+    duration_option,
+    json_value,
+    limit_use,
+    number_option,
+    option,
+    pair_option,
+    words,
+)
 from asterism.core.json_values import JsonObject
 from asterism.core.run.placement import STRATEGIES
 
@@ -31,44 +39,31 @@ def workflow() -> None:
 
 
 _workflow_options = options(
-    click.option(
-        "--argv",
-        type=words,
-        metavar="WORDS",
-        help="A command, run without a shell; {name} stands for an input of the run.",
-    ),
-    click.option("--shell", metavar="LINE", help="A line for /bin/sh; inputs are environment variables."),
-    click.option("--call", metavar="MODULE:FUNCTION", help="A Python function that the devices can import."),
-    click.option("--http", "url", metavar="URL", help="An HTTP request; {name} in the URL stands for an input."),
-    click.option("--method", metavar="WORD", help="HTTP method; default: GET."),
+    option("--argv WORDS", "A command, run without a shell; {name} stands for an input of the run.", type=words),
+    option("--shell LINE", "A line for /bin/sh; inputs are environment variables."),
+    option("--call MODULE:FUNCTION", "A Python function that the devices can import."),
+    option("--http URL", "An HTTP request; {name} in the URL stands for an input.", to="url"),
+    option("--method WORD", "HTTP method; default: GET."),
     pair_option("--header headers", "HTTP header."),
     pair_option("--param params", "Query parameter of the HTTP request."),
-    click.option("--body", metavar="TEXT", help="Body of the HTTP request, as text."),
-    click.option("--body-json", type=json_value, metavar="JSON|@FILE", help="Body of the HTTP request, as JSON."),
-    click.option(
-        "--expect",
-        type=int,
-        multiple=True,
-        metavar="STATUS",
-        help="HTTP status that counts as success; default: any 2xx.",
-    ),
-    click.option("--agent", metavar="TEXT", help="Work for an agent: what to do; its inputs are those of the run."),
-    click.option("--tip", "tips", multiple=True, metavar="TEXT", help="Advice for the agent."),
-    click.option("--result", type=json_value, metavar="JSON|@FILE", help="JSON Schema of the agent's result."),
+    option("--body TEXT", "Body of the HTTP request, as text."),
+    option("--body-json JSON|@FILE", "Body of the HTTP request, as JSON.", type=json_value),
+    option("--expect STATUS", "HTTP status that counts as success; default: any 2xx.", type=int, multiple=True),
+    option("--agent TEXT", "Work for an agent: what to do; its inputs are those of the run."),
+    option("--tip TEXT", "Advice for the agent.", to="tips", multiple=True),
+    option("--result JSON|@FILE", "JSON Schema of the agent's result.", type=json_value),
     pair_option("--env", "Environment variable of the command."),
-    click.option("--cwd", metavar="DIRECTORY", help="Working directory of the command, on the device."),
-    click.option("--description", metavar="TEXT", help="What it is for."),
+    option("--cwd DIRECTORY", "Working directory of the command, on the device."),
+    option("--description TEXT", "What it is for."),
     capability_option("--needs", "A capability that a device must have; separate several with commas."),
     capability_option("--wants", "A capability that raises a device's score; separate several with commas."),
-    click.option("--device", metavar="NAME", help="Run it on this device only."),
-    click.option("--requires", metavar="EXPR", help="Condition on a device's profile, in CEL."),
-    click.option("--prefers", metavar="EXPR", help="Which devices to prefer, in CEL."),
-    click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="How to choose a device; default: score."),
-    click.option("--orchestration", is_flag=True, help="Prefer the coordinator."),
+    option("--device NAME", "Run it on this device only."),
+    option("--requires EXPR", "Condition on a device's profile, in CEL."),
+    option("--prefers EXPR", "Which devices to prefer, in CEL."),
+    option("--strategy", "How to choose a device; default: score.", type=click.Choice(list(STRATEGIES))),
+    option("--orchestration", "Prefer the coordinator."),
     number_option("--priority", help="Priority of its runs; higher goes first; default: 0."),
-    click.option(
-        "--preemptible", is_flag=True, help="Runs of higher priority may stop its runs; their progress is kept."
-    ),
+    option("--preemptible", "Runs of higher priority may stop its runs; their progress is kept."),
     duration_option("--heartbeat", help="Heartbeat interval of its device; default: 30 s."),
     duration_option("--heartbeat-timeout", help="A run is lost after this time without a heartbeat; default: 90 s."),
     duration_option("--assignment-timeout", help="How long a device has to claim a run; default: 30 s."),
@@ -82,18 +77,17 @@ _workflow_options = options(
     ),
     duration_option("--backoff", help="Delay before the first retry; it doubles each time; default: 1 s."),
     duration_option("--backoff-most", help="The longest delay before a retry; default: 300 s."),
-    click.option(
-        "--file",
-        "files",
+    option(
+        "--uses LIMIT[=N]",
+        "A limit that each run holds, and how much of it; {name} stands for an input.",
+        type=limit_use,
         multiple=True,
-        metavar="FILE.YAML",
-        help="Add the workflows in a file; excludes all other options.",
     ),
+    option("--file FILE.YAML", "Add the workflows in a file; excludes all other options.", to="files", multiple=True),
 )
 
 
 @workflow.command()
-@click.argument("name", required=False)
 @_workflow_options
 @reason_option()
 @on_system(create=True)
@@ -138,10 +132,10 @@ def _made(name: str, fields: dict[str, Any]) -> Workflow:
     from asterism.base.text import request_url_problem
     from asterism.core.run.workflow import Workflow
 
-    for option in ("requires", "prefers"):
-        problem = expressions.check(fields[option]) if option in fields else None
+    for rule in ("requires", "prefers"):
+        problem = expressions.check(fields[rule]) if rule in fields else None
         if problem is not None:
-            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=f"--{option}")
+            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=f"--{rule}")
     problem = request_url_problem(fields["url"]) if "url" in fields else None
     if problem is not None:
         raise click.BadParameter(problem, param_hint="--http")
@@ -167,13 +161,11 @@ def _made(name: str, fields: dict[str, Any]) -> Workflow:
         fields["agent"] = {"description": fields["agent"], **work}
     elif work:
         raise click.UsageError(f"--{'tip' if 'tips' in work else 'result'} needs --agent.")
-    if "env" in fields:
-        fields["env"] = dict(fields["env"])
+    fields |= {key: dict(fields[key]) for key in ("env", "uses") if key in fields}
     return Workflow(name, **fields)
 
 
 @workflow.command("list")
-@on_system()
 async def list_(system: System) -> Answer:
     """List the workflows, each in its latest version."""
     from asterism.cli.fleet.fleet_views import workflows_table
@@ -187,7 +179,6 @@ async def list_(system: System) -> Answer:
 
 @workflow.command()
 @click.argument("name", metavar="NAME[@VERSION]")
-@on_system()
 async def show(system: System, name: str) -> Answer:
     """Show everything about a workflow."""
     from asterism.cli.fleet.fleet_views import workflow_lines
@@ -197,9 +188,7 @@ async def show(system: System, name: str) -> Answer:
 
 
 @workflow.command()
-@name_argument
 @reason_option()
-@on_system()
 async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a workflow with all its versions.
 

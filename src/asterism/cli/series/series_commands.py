@@ -9,7 +9,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json, refuse_options
-from asterism.cli.option_types import duration_option, number_option
+from asterism.cli.option_types import duration_option, number_option, option
 from asterism.cli.series.series_context import (
     EXIT_QUEUED,
     EXIT_UNREADABLE,
@@ -27,8 +27,7 @@ from asterism.cli.series.series_context import (
     run_change,
     with_series,
 )
-from asterism.cli.series.series_sync_commands import sync
-from asterism.cli.series.series_webhook_commands import serve
+from asterism.cli.series.series_sync_commands import serve, sync
 
 if TYPE_CHECKING:
     from asterism.api.series_operations import ClaimSeries, RebuildSeries
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 
 
 name_argument = click.argument("name", metavar="SERIES")
-issue_option = click.option(
-    "--issue", type=issue_number, required=True, metavar="NUMBER", help="The number of the issue."
-)
+issue_option = option("--issue NUMBER", "The number of the issue.", type=issue_number, required=True)
 
 
 @click.group(cls=CommandGroup)
@@ -52,9 +49,9 @@ def series() -> None:
 @name_argument
 @issue_option
 @duration_option("--lease", help="Release it after this time, unless it is renewed.")
-@click.option("--renew", is_flag=True, help="If the issue is already active, start its lease again.")
-@click.option("--force", is_flag=True, help="Claim an issue whose title names another series; the state records it.")
-@click.option("--assign", "assignee", type=login, metavar="LOGIN", help="With --github: assign it too if it is active.")
+@option("--renew", "If the issue is already active, start its lease again.")
+@option("--force", "Claim an issue whose title names another series; the state records it.")
+@option("--assign LOGIN", "With --github: assign it too if it is active.", to="assignee", type=login)
 @change_options
 def claim(
     name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **option_values: Any
@@ -214,7 +211,7 @@ def status(name: str | None, **option_values: Any) -> int:
 @series.command(short_help="Take an issue out of its series, and promote the next one.")
 @name_argument
 @issue_option
-@click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if issues wait.")
+@option("--no-promote", "Leave the series without an active issue, even if issues wait.")
 @change_options
 def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> int:
     """Take an issue out of its series, and make the next one of the queue active.
@@ -326,22 +323,13 @@ def front(name: str, issue: int, **option_values: Any) -> int:
 
 @series.command()
 @name_argument
-@click.option(
-    "--issue", "issues", type=issue_number, multiple=True, metavar="NUMBER", help="An open issue; repeat it, in order."
-)
-@click.option("--active", type=issue_number, metavar="NUMBER", help="The issue that is being worked on.")
-@click.option("--empty", is_flag=True, help="No issue is open.")
-@click.option("--pattern", metavar="REGEX", help="With --github: the title pattern, as for sync.")
-@click.option("--label-pattern", metavar="REGEX", help="With --github: the label pattern, as for sync.")
-@click.option("--label", metavar="NAME", help="Only issues with this label belong to series.")
-@click.option(
-    "--assign",
-    "assignee",
-    type=login,
-    metavar="LOGIN",
-    envvar="ASTERISM_SERIES_ASSIGNEE",
-    help="The login that series assign.",
-)
+@option("--issue NUMBER", "An open issue; repeat it, in order.", to="issues", type=issue_number, multiple=True)
+@option("--active NUMBER", "The issue that is being worked on.", type=issue_number)
+@option("--empty", "No issue is open.")
+@option("--pattern REGEX", "With --github: the title pattern, as for sync.")
+@option("--label-pattern REGEX", "With --github: the label pattern, as for sync.")
+@option("--label NAME", "Only issues with this label belong to series.")
+@option("--assign LOGIN", "The login that series assign.", to="assignee", type=login, envvar="ASTERISM_SERIES_ASSIGNEE")
 @change_options
 def rebuild(
     name: str,

@@ -26,7 +26,7 @@ from asterism.cli.cli_context import (
     server_of,
     store_option,
 )
-from asterism.cli.option_types import duration_option, number_option
+from asterism.cli.option_types import duration_option, number_option, option
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
@@ -116,11 +116,11 @@ def login(text: str) -> str:
     return text
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would happen, and change nothing.")
+dry_run_option = option("--dry-run", "Print what would happen, and change nothing.")
 
 register_options = options(
-    click.option("--remote", metavar="URL", help="A git remote: file, ssh, https, or a name such as origin."),
-    click.option("--github", metavar="ORG/REPO", help="A repository on GitHub, through its API."),
+    option("--remote URL", "A git remote: file, ssh, https, or a name such as origin."),
+    option("--github ORG/REPO", "A repository on GitHub, through its API."),
     store_option,
     dry_run_option,
     json_option,
@@ -129,7 +129,7 @@ register_options = options(
 
 
 retry_options = options(
-    click.option("--by", type=utf8_text, metavar="NAME", help="The author, for the history; default: your user name."),
+    option("--by NAME", "The author, for the history; default: your user name.", type=utf8_text),
     number_option(
         "--tries",
         least=0,
@@ -144,12 +144,11 @@ retry_options = options(
 change_options = options(
     register_options,
     retry_options,
-    click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, for the history."),
-    click.option(
-        "--metrics",
+    option("--reason TEXT", "The reason, for the history.", type=utf8_text, default=""),
+    option(
+        "--metrics FILE",
+        "Write metrics as JSON, and add them to the totals in the file.",
         type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Write metrics as JSON, and add them to the totals in the file.",
     ),
 )
 """The options of every command that changes a series."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from asterism.base.startup import install_hint
 from asterism.base.text import clean
-from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
+from asterism.cli.cli_context import current_user, is_given, json_option, options, print_json, run_interruptible
+from asterism.cli.option_types import duration_option, option
 from asterism.cli.series.series_context import (
     EXIT_CONTENDED,
     EXIT_QUEUED,
@@ -22,12 +27,15 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
+from asterism.cli.webhook_secret import MIN_SECRET, taken_from_environment, webhook_secret
 
 if TYPE_CHECKING:
+    from asterism.base.listen_address import ListenAddress
     from asterism.core.series.machine import Item
     from asterism.series.github.sync import SyncService
     from asterism.series.github.sync_context import SyncSettings
     from asterism.series.github.sync_report import SyncReport
+    from asterism.series.github.webhook import WebhookEndpoint
 
 EXIT_CODES = {
     "unmatched": EXIT_UNUSABLE,
@@ -38,47 +46,43 @@ EXIT_CODES = {
 }
 """The exit code of each problem, the worst first."""
 
-_repository_option = click.option(
-    "--github",
-    "repository",
-    metavar="ORG/REPO",
+_repository_option = option(
+    "--github ORG/REPO",
+    "The repository; default: $GITHUB_REPOSITORY.",
+    to="repository",
     envvar="GITHUB_REPOSITORY",
     required=True,
-    help="The repository; default: $GITHUB_REPOSITORY.",
 )
 
 
 def _assign_option(*, required: bool) -> Callable[[Any], Any]:
-    return click.option(
-        "--assign",
-        "assignee",
+    return option(
+        "--assign LOGIN",
+        "The login that active issues are assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
+        to="assignee",
         type=login,
-        metavar="LOGIN",
         envvar="ASTERISM_SERIES_ASSIGNEE",
         required=required,
-        help="The login that active issues are assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
     )
 
 
-_mode_option = click.option(
+_mode_option = option(
     "--mode",
+    "Only write tracking issues; also assign; also comment on promotions.",
     type=click.Choice(["observe", "enforce", "announce"]),
     default="enforce",
-    show_default=True,
-    help="Only write tracking issues; also assign; also comment on promotions.",
 )
 
 _discovery_options = options(
-    click.option("--series", "series_names", multiple=True, metavar="NAME", help="Only this series; can be repeated."),
-    click.option("--pattern", metavar="REGEX", help="The title pattern, with (?P<series>…) and (?P<micro>…)."),
-    click.option("--label-pattern", metavar="REGEX", help="The label pattern, with the same groups."),
-    click.option("--label", metavar="NAME", help="Only issues with this label belong to series."),
-    click.option(
+    option("--series NAME", "Only this series; can be repeated.", to="series_names", multiple=True),
+    option("--pattern REGEX", "The title pattern, with (?P<series>…) and (?P<micro>…)."),
+    option("--label-pattern REGEX", "The label pattern, with the same groups."),
+    option("--label NAME", "Only issues with this label belong to series."),
+    option(
         "--assign-with",
+        "The API that assigns; auto: GraphQL for bots, REST for people.",
         type=click.Choice(["auto", "rest", "graphql"]),
         default="auto",
-        show_default=True,
-        help="The API that assigns; auto: GraphQL for bots, REST for people.",
     ),
 )
 
@@ -92,34 +96,29 @@ def _label_option(state: str, which: str) -> Callable[[Any], Any]:
 _issue_options = options(
     _label_option("active", "active"),
     _label_option("queued", "waiting"),
-    click.option(
-        "--respect-unassign",
-        is_flag=True,
-        help="Pause a series whose active issue a person unassigns, instead of assigning it again.",
+    option(
+        "--respect-unassign", "Pause a series whose active issue a person unassigns, instead of assigning it again."
     ),
 )
 
 _output_options = options(
-    click.option("--no-view", is_flag=True, help="Maintain no tracking issues."),
-    click.option(
-        "--metrics",
+    option("--no-view", "Maintain no tracking issues."),
+    option(
+        "--metrics [FILE]",
+        "Write metrics as JSON; default file: assignment_mutex_metrics.json.",
         type=click.Path(dir_okay=False, path_type=Path),
         is_flag=False,
         flag_value=Path("assignment_mutex_metrics.json"),
-        metavar="[FILE]",
-        help="Write metrics as JSON; default file: assignment_mutex_metrics.json.",
     ),
-    click.option(
-        "--prometheus",
+    option(
+        "--prometheus FILE",
+        "Also write the metrics as text for Prometheus.",
         type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Also write the metrics as text for Prometheus.",
     ),
-    click.option(
-        "--cache",
+    option(
+        "--cache FILE",
+        "Cache responses in this file; unchanged ones do not count towards GitHub's rate limit.",
         type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Cache responses in this file; unchanged ones do not count towards GitHub's rate limit.",
     ),
     retry_options,
 )
@@ -130,9 +129,7 @@ service_options = options(_repository_option, _assign_option(required=True), _sy
 """The options of ``series sync`` and ``series serve``."""
 
 optional_service_options = options(
-    click.option(
-        "--github", "repository", metavar="ORG/REPO", help="Receive the webhook of this repository, at /webhook."
-    ),
+    option("--github ORG/REPO", "Receive the webhook of this repository, at /webhook.", to="repository"),
     _assign_option(required=False),
     _sync_options,
 )
@@ -145,9 +142,7 @@ it."""
 
 @click.command(short_help="Sync the series of a repository on GitHub with its issues.")
 @service_options
-@click.option(
-    "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and its place there."
-)
+@option("--issue NUMBER", "Only the series of this issue, and its place there.", type=issue_number)
 @dry_run_option
 @json_option
 def sync(issue: int | None, dry_run: bool, as_json: bool, **option_values: Any) -> int:
@@ -306,3 +301,121 @@ def _exit_code(report: SyncReport, place: _IssuePlace | None) -> int:
     if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
         return EXIT_UNAVAILABLE
     return EXIT_QUEUED if place is not None and place.status in ("queued", "observed") else 0
+
+
+# -- webhook -----------------------------------------------------------------------------------------------------------
+
+
+_delivery_options = options(
+    option(
+        "--secret-file FILE",
+        "A file with the webhook's secret; default: $GITHUB_WEBHOOK_SECRET.",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    ),
+    duration_option("--every", "10m", positive=True, help="The interval of syncs of all series."),
+)
+
+webhook_options = options(optional_service_options, _delivery_options)
+"""The options of the webhook of ``asterism serve``."""
+
+
+@click.command()
+@service_options
+@option("--listen HOST:PORT", "The address to listen on; port 0 for a free one.", default="127.0.0.1:8974")
+@_delivery_options
+@option("--tls-cert", "The TLS certificate, with its chain.", type=click.Path(exists=True, dir_okay=False))
+@option("--tls-key", "The key of the certificate.", type=click.Path(exists=True, dir_okay=False))
+@option("--behind-proxy", "A proxy does TLS: allow other machines to connect without it.")
+def serve(listen: str, tls_cert: str | None, tls_key: str | None, behind_proxy: bool, **option_values: Any) -> int:
+    """Sync within a second after an event on GitHub.
+
+    Set up a webhook of the repository that sends issues and pull requests to /webhook, signed with the secret.
+    `asterism serve --github` does the same beside the API."""
+    from asterism.base.listen_address import parse_listen_address
+
+    settings = WebhookSettings.of(option_values)
+    address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
+
+    async def run() -> None:
+        async with open_webhook(settings, address, click.echo) as endpoint:
+            from asterism.series.github import webhook
+
+            await webhook.serve(endpoint, address, lambda url: click.echo(f"listening on {url}"))
+
+    asyncio.run(run())
+    return 0
+
+
+# -- the webhook of a process ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """The options of a webhook: ``service`` are those of its syncs, ``every`` is their interval in seconds."""
+
+    service: dict[str, Any]
+    every: float
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, option_values: dict[str, Any]) -> WebhookSettings:
+        """From the options of a command. Raises UsageError."""
+        service = {name: value for name, value in option_values.items() if name not in ("secret_file", "every")}
+        return cls(service, option_values["every"], _secret(option_values["secret_file"]))
+
+    @classmethod
+    def if_given(cls, option_values: dict[str, Any]) -> WebhookSettings | None:
+        """From the options of a command for which a webhook is one thing among others: None without ``--github``.
+        Raises UsageError."""
+        if option_values["repository"] is None:
+            for option in click.get_current_context().command.params:
+                if option.name in option_values and is_given(option.name):
+                    raise click.UsageError(f"{option.opts[0]} is for the series webhook: give --github ORG/REPO too.")
+            return None
+        if option_values["assignee"] is None:
+            raise click.UsageError("The series webhook needs --assign LOGIN, or $ASTERISM_SERIES_ASSIGNEE.")
+        return cls.of(option_values)
+
+
+def _secret(file: Path | None) -> bytes:
+    variable = "GITHUB_WEBHOOK_SECRET"
+    text = file.read_text("utf-8") if file is not None else taken_from_environment(variable)
+    needs = f"The webhook needs a secret of at least {MIN_SECRET} characters:"
+    return webhook_secret(text, f"{needs} set ${variable}, or give --secret-file.")
+
+
+@asynccontextmanager
+async def open_webhook(
+    settings: WebhookSettings, address: ListenAddress, say: Callable[[str], object]
+) -> AsyncIterator[WebhookEndpoint]:
+    """The webhook of a server at this address, and its worker, which the server has to start. ``say`` is called with a
+    line for each change of a series. Raises ClickException if the extra is not installed."""
+    service = open_service(settings.service, wait_for_locks=False)  # a locked series must not delay the others
+    try:
+        from asterism.series.github import webhook
+        from asterism.series.github.sync import SyncWorker
+    except ImportError as error:
+        raise click.ClickException(f"a package is missing ({error}): {install_hint('github')}") from None
+    printed: dict[str, list[str]] = {}
+
+    def after(report: SyncReport) -> None:
+        for series in report.series:
+            lines = series.lines()
+            if (series.changed or series.repaired or series.problem) and printed.get(series.name) != lines:
+                for line in lines:
+                    say(clean(line))
+            printed[series.name] = lines
+        write_metrics(service, settings.service)
+
+    endpoint = webhook.WebhookEndpoint(
+        SyncWorker(service, settings.every, after),
+        settings.service["repository"],
+        service.matcher,
+        settings.secret,
+        address.limits(webhook.LIMITS),
+        shared=address.behind_proxy,
+    )
+    try:
+        yield endpoint
+    finally:
+        await service.register.close()

@@ -19,7 +19,9 @@ from asterism.cli.cli_context import (
     store_wait_option,
     with_fleet,
 )
-from asterism.cli.series.series_webhook_commands import WebhookSettings, webhook_options
+from asterism.cli.option_types import option
+from asterism.cli.series.series_sync_commands import WebhookSettings, webhook_options
+from asterism.cli.serve.event_hook_options import event_hook_options, opened_hooks
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -37,44 +39,37 @@ def host_names(context: click.Context, parameter: click.Parameter, names: tuple[
 
 
 listen_options = options(
-    click.option(
-        "--listen",
-        metavar="HOST:PORT",
-        default=DEFAULT_SERVER.removeprefix("http://"),
-        show_default=True,
-        help="Listen here.",
-    ),
-    click.option("--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate (PEM)."),
-    click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
-    click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),
-    click.option(
-        "--name",
-        "names",
+    option("--listen HOST:PORT", "Listen here.", default=DEFAULT_SERVER.removeprefix("http://")),
+    option("--tls-cert FILE", "TLS certificate (PEM).", type=click.Path()),
+    option("--tls-key FILE", "Key of the certificate (PEM).", type=click.Path()),
+    option("--behind-proxy", "A proxy in front of this server does TLS."),
+    option(
+        "--name HOST",
+        "Host name by which clients know it (repeatable).",
+        to="names",
         multiple=True,
         callback=host_names,
-        metavar="HOST",
-        help="Host name by which clients know it (repeatable).",
     ),
 )
 
 
 @click.command(cls=SectionedCommand)
 @listen_options
-@click.option(
-    "--local",
+@option(
+    "--local N",
+    "Execute up to N tasks of each plan in this process.",
     type=click.IntRange(min=0),
     default=0,
-    metavar="N",
-    help="Execute up to N tasks of each plan in this process.",
+    show_default=False,
 )
-@click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
-@click.option(
-    "--device-policy",
-    "policy",
-    metavar="FILE",
-    help="Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
+@option("--no-login", "Print no login link: for a service, whose output is a log.")
+@option(
+    "--device-policy FILE",
+    "Device policy file: what it executes for --local and notices; default: ~/.config/asterism/policy.yaml.",
+    to="policy",
 )
-@click.option("--peers", is_flag=True, help="Answer the peers of the store too, on the same port.")
+@option("--peers", "Answer the peers of the store too, on the same port.")
+@event_hook_options
 @store_wait_option
 @fleet_options
 @section("Series webhook, with --github", webhook_options)
@@ -104,8 +99,9 @@ def serve(
     tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
     their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
-    series as `asterism series serve` does. With --peers it answers peers as `asterism peer serve` does: they use
-    TLS with the certificate of the store, whatever others use.
+    series as `asterism series serve` does. With --event-hook a program that signs what it posts sends events that
+    plans wait for. With --peers it answers peers as `asterism peer serve` does: they use TLS with the certificate of
+    the store, whatever others use.
 
     Without a device policy file it executes no notify command of the settings, and sends notices to public addresses
     only."""
@@ -114,6 +110,7 @@ def serve(
     from asterism.cli.serve.server_process import ServerPolicy
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
+    hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
     webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
@@ -129,6 +126,7 @@ def serve(
             policy=policies,
             login=not no_login,
             webhook=webhook,
+            hooks=hooks,
             peers=peers,
             as_json=as_json,
         )
@@ -141,21 +139,21 @@ def serve(
 
 
 @click.command()
-@click.option(
-    "--scope",
-    "scopes",
+@option(
+    "--scope SCOPE",
+    "What the client may do (repeatable): observe, operate, series, admin or edit:PLAN.  [default: admin]",
+    to="scopes",
     multiple=True,
     default=("admin",),
-    metavar="SCOPE",
-    help="What the client may do (repeatable): observe, operate, series, admin or edit:PLAN.  [default: admin]",
+    show_default=False,
 )
-@click.option("--by", "name", metavar="NAME", help="Name of the client in stories and edits.  [default: you]")
-@click.option(
-    "--local",
+@option("--by NAME", "Name of the client in stories and edits.  [default: you]", to="name")
+@option(
+    "--local N",
+    "Execute up to N tasks of each submitted plan in this process.",
     type=click.IntRange(min=0),
     default=0,
-    metavar="N",
-    help="Execute up to N tasks of each submitted plan in this process.",
+    show_default=False,
 )
 @store_option
 def mcp(scopes: tuple[str, ...], name: str | None, local: int, store: str | None) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,13 +27,19 @@ from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import DEFAULT_SERVER, note, print_json, same_system
 from asterism.cli.interrupts import work_until_interrupted
-from asterism.cli.series.series_webhook_commands import WebhookSettings, open_webhook
+from asterism.cli.series.series_sync_commands import WebhookSettings, open_webhook
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AsterismError
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_runner import runs_plans
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from asterism.fleet.event_hook import EventHook
+    from asterism.server.endpoint import ServerState
 
 log = logging.getLogger("asterism.server")
 series_log = logging.getLogger("asterism.series")
@@ -47,6 +54,7 @@ async def serve_until_signal(
     policy: ServerPolicy,
     login: bool = True,
     webhook: WebhookSettings | None = None,
+    hooks: Sequence[EventHook] = (),
     peers: bool = False,
     as_json: bool,
 ) -> int:
@@ -55,6 +63,7 @@ async def serve_until_signal(
 
     try:
         from asterism.mcp.mcp_http import mcp_routes
+        from asterism.server import event_hook_routes
         from asterism.server.gateway_routes import monitor_beside
         from asterism.server.http_service import http_service
     except ImportError:
@@ -69,9 +78,11 @@ async def serve_until_signal(
             hook = await stack.enter_async_context(open_webhook(webhook, address, series_log.info))
         routes = [hook.route] if hook is not None else []
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
-        service = await http.enter_async_context(
-            http_service(fleet, address, names, more=lambda state: [*mcp_routes(state), *routes], peers=peers)
-        )
+
+        def more(state: ServerState) -> list[BaseRoute]:
+            return [*mcp_routes(state), *routes, *event_hook_routes.EventHookRoutes(state, hooks).routes]
+
+        service = await http.enter_async_context(http_service(fleet, address, names, more=more, peers=peers))
         await stack.enter_async_context(monitor_beside(fleet, policy.notices))
         runner = await stack.enter_async_context(runs_plans(fleet, make))
         service.state.submitted = runner.wake
@@ -79,6 +90,8 @@ async def serve_until_signal(
             if hook is not None:
                 await stack.enter_async_context(hook.syncing(stop.set))
                 also["webhook"] = service.url + hook.route.path
+            if hooks:
+                also["hooks"] = service.url + event_hook_routes.PATH
             if peers:
                 also["peers"] = f"https://{service.url.partition('://')[2]}"
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
@@ -128,6 +141,8 @@ async def announce(
         note(f"Open this link in a browser within 10 minutes; it works once. For another: {another}")
     if "webhook" in also:
         note(f"Receiving the series webhook at {also['webhook']}")
+    if "hooks" in also:
+        note(f"Receiving signed events at {also['hooks']}NAME")
     if "peers" in also:
         invite = f"asterism peer invite NAME --url {also['peers']}{same_system(fleet.store.url)}"
         note(f"Answering peers at {also['peers']}. Invite one with: {invite}")

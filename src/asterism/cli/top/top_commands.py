@@ -7,12 +7,13 @@ import sys
 import click
 
 from asterism.cli.cli_context import store_option
+from asterism.cli.option_types import option
 
 TABS = ("plans", "runs", "devices", "series", "notices")
 
 
 @click.command()
-@click.option("--tab", type=click.Choice(TABS), default="plans", show_default=True, help="What to show first.")
+@option("--tab", "What to show first.", type=click.Choice(TABS), default="plans")
 @store_option
 def top(tab: str, store: str | None) -> None:
     """Watch and steer plans, runs and devices in the terminal.

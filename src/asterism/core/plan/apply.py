@@ -8,6 +8,8 @@ A batch that adds a task to a plan that has ended reopens it (plan_end.py), as p
 
 A batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it names. Progress
 of tasks does not make it stale; I3 decides whether a task may still be changed.
+
+The accepted batches that can still be undone are in an ``UndoStack``.
 """
 
 from __future__ import annotations
@@ -150,6 +152,7 @@ class Attempt:
         self.added: set[str] = set()
         self.removed: list[Node] = []
         self.moved: set[Node] = set()  # nodes whose position in the queue has changed
+        self.renewed: list[Node] = []  # nodes that wait for something else now
         self.rewritten: set[str] = set()  # tasks that were added or changed
         self.outputs_changed: set[str] = set()
         self.marked: list[str] = []  # tasks that have run before and are untrusted now
@@ -216,6 +219,8 @@ class Attempt:
         self._ranked(node, before)
         if before.outputs != task.outputs:
             self.outputs_changed.add(node.id)
+        if before.wait_for != task.wait_for:
+            self.renewed.append(node)
         joins.replaced(self.graph, node, before)
         if is_marked(task):
             self.graph.untrusted[node.id] = None
@@ -485,6 +490,8 @@ class Attempt:
         graph.tainted.update(self.marked)
         if batch.editor is not None:
             graph.edited.update(dict.fromkeys(self.rewritten, batch.editor))
+        for node in self.renewed:
+            node.awaited_since = None
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None
@@ -557,3 +564,59 @@ def _stale_message(graph: Graph, base_version: int | None, key: Key) -> str:
         f"{what} was changed in version {graph.touched[key]}, after version {base_version}, on which this edit is "
         "based; read the plan again"
     )
+
+
+# -- undo --------------------------------------------------------------------------------------------------------------
+
+
+UNDO_LIMIT = 100
+"""How many batches are remembered."""
+
+
+class UndoStack:
+    """The accepted batches that can still be undone, newest last. The batch that expands a group (``Task.foreach``) is
+    not among them: nobody asked for it, and the group would be expanded again at once.
+
+    Replay of the journal fills it, so every process that reads the plan knows it. It is not part of a snapshot: batches
+    before the last compaction of the journal cannot be undone."""
+
+    def __init__(self) -> None:
+        self._inverses: dict[int, EditBatch | None] = {}  # by version; None for a batch that cannot be undone
+
+    def record(self, applied: Applied) -> None:
+        """An accepted batch is remembered; the undo of one forgets that one."""
+        if not applied.batch.edits or _expands_a_group(applied.batch):
+            return
+        undone = applied.batch.undoes
+        if undone is not None and undone in self._inverses:
+            newest = next(reversed(self._inverses)) == undone
+            del self._inverses[undone]
+            if newest:
+                self._rebase(applied.version)
+            return
+        self._inverses[applied.version] = applied.inverse
+        if len(self._inverses) > UNDO_LIMIT:
+            del self._inverses[next(iter(self._inverses))]
+
+    def _rebase(self, version: int) -> None:
+        """The newest batch was undone, so the plan is as it was after the one before: nothing has changed since for the
+        undo of that one, and it is not stale."""
+        before = next(reversed(self._inverses), None)
+        if before is not None and (inverse := self._inverses[before]) is not None:
+            self._inverses[before] = replace(inverse, base_version=version)
+
+    def batch(self, author: str, reason: str = "") -> EditBatch:
+        """The batch that undoes the newest one. Raises EditRejected if there is none, or if it cannot be undone."""
+        if not self._inverses:
+            raise EditRejected([Violation(None, "no_undo", "there is no edit that can be undone")])
+        version, inverse = next(reversed(self._inverses.items()))
+        if inverse is None:
+            message = f"version {version} cannot be undone: it cancelled a task or removed the taint"
+            raise EditRejected([Violation(None, "no_undo", message)])
+        why = f"undo version {version}" + (f": {reason}" if reason else "")
+        return replace(inverse, author=author, reason=why, undoes=version)
+
+
+def _expands_a_group(batch: EditBatch) -> bool:
+    last = batch.edits[-1]
+    return isinstance(last, UpdateTask) and "of" in (last.changes.get("foreach") or ())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Self
+from functools import partial
+from typing import Any, NoReturn, Protocol, Self, TypeVar, overload
 
 from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
 from asterism.core.history import Entry
@@ -26,7 +27,10 @@ from asterism.core.plan.task import (
     teardown_dependencies,
 )
 from asterism.core.plan.task_files import files_of_inputs, source_problem
+from asterism.core.plan.task_functions import with_parameters
 from asterism.core.plan.teardowns import pair_problems
+
+Value = TypeVar("Value")
 
 
 class TaskView:
@@ -51,8 +55,8 @@ class TaskView:
 
     @property
     def waiting(self) -> bool:
-        """Whether it is pending and has open dependencies."""
-        return self._node.status is PENDING and self._node.open > 0
+        """Whether it is pending and has open dependencies, or waits for the world."""
+        return self._node.status is PENDING and (self._node.open > 0 or self._node.awaits)
 
     @property
     def value(self) -> Any:
@@ -166,6 +170,16 @@ class Upstream(Mapping[str, Any]):
         return f"Upstream({dict(self)!r})"
 
 
+class TaskOfFunction(Protocol):
+    """What ``plan.task(…)`` returns: a decorator that makes a task of a function."""
+
+    @overload
+    def __call__(self, call: Callable[..., Coroutine[Any, Any, Value]], /) -> Task[Value]: ...
+
+    @overload
+    def __call__(self, call: Callable[..., Value], /) -> Task[Value]: ...
+
+
 class Constellation(Graph):
     """A plan: a directed acyclic graph of tasks. Build it with ``add`` and ``connect``, run it with an orchestrator,
     and change it while it runs with ``apply``.
@@ -181,12 +195,12 @@ class Constellation(Graph):
 
     def add(
         self,
-        task: Task,
+        task: Task[Value],
         after: After = None,
         *,
         handles: str | Iterable[str] | None = None,
         teardown: str | None = None,
-    ) -> Task:
+    ) -> Task[Value]:
         """Add a task. ``after`` is an id, several ids, or a mapping of ids to ``"success"``, ``"failure"``,
         ``"completion"``, ``"always"`` or ``{"on": …, "when": "result.ok"}``. ``handles`` is an id, or several: the task
         runs if one of them fails, and its completion repairs that failure. ``teardown`` is the id of a set-up: the task
@@ -226,6 +240,46 @@ class Constellation(Graph):
             self.discard(node)
             raise PlanError(problem)
         return task
+
+    @overload
+    def task(self, call: Callable[..., Coroutine[Any, Any, Value]], /) -> Task[Value]: ...
+
+    @overload
+    def task(self, call: Callable[..., Value], /) -> Task[Value]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        id: str | None = None,
+        after: After = None,
+        handles: str | Iterable[str] | None = None,
+        teardown: str | None = None,
+        **fields: Any,
+    ) -> TaskOfFunction: ...
+
+    def task(self, *call: Callable[..., Any], **options: Any) -> Any:
+        """A decorator that adds a function as a task: ``@plan.task``, or ``@plan.task(retries=2)`` with what ``add``
+        and ``Task`` take. The task has the name of the function. A parameter with the name of a task takes its result,
+        and makes the task come after that one; ``after`` names others, or another outcome. The function becomes the
+        task: ``result[build]`` is what it returned. Raises InvalidTask for a parameter that nothing fills."""
+        return self._add_function(*call) if call else partial(self._add_function, **options)
+
+    def _add_function(
+        self,
+        call: Callable[..., Any],
+        /,
+        *,
+        id: str | None = None,
+        after: After = None,
+        handles: str | Iterable[str] | None = None,
+        teardown: str | None = None,
+        **fields: Any,
+    ) -> Task[Any]:
+        task: Task[Any] = Task(getattr(call, "__name__", "") if id is None else id, call=call, **fields)
+        edges = [*handler_dependencies(task.id, handles), *teardown_dependencies(task.id, teardown)]
+        sources = with_parameters(task, after, {edge.source for edge in edges}, self.nodes)
+        return self.add(task, sources, handles=handles, teardown=teardown)
 
     def _pair_problem(self, node: Node) -> str | None:
         """Why a task, or the one that it tears down, cannot be what it is."""

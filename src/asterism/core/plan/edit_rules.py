@@ -16,11 +16,15 @@ answer.
 
 Both judge what an edit *does* (edit_trial.py): every task that it adds, changes, removes or cancels, and every task
 whose dependencies it changes, whether it names them or not.
+
+*Devices.* An edit may name the devices that there are or were, and those that may still join (``KnownDevices``). A plan
+file may name devices to come. An edit is made while the plan runs, by somebody who sees the devices: an unknown name is
+a mistake, and its task would wait in vain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
@@ -28,7 +32,7 @@ from typing import Any, ClassVar, Self
 from asterism.core.errors import PlanError, Violation
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
-from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch
+from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tasks, work_of
 from asterism.core.plan.status import PENDING
@@ -41,7 +45,7 @@ DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
-_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged")
+_WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged", "wait_for")
 """The fields that decide what is executed, where, and with what."""
 
 
@@ -449,3 +453,51 @@ def secrets_of(task: Task) -> Iterator[str]:
             stack.extend(value.values())
         elif isinstance(value, list | tuple):
             stack.extend(value)
+
+
+# -- devices that an edit may name -------------------------------------------------------------------------------------
+
+
+MOST_NAMES = 20
+"""How many names a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevices:
+    """``may_join`` says whether a device of a name may still join, such as one that was invited."""
+
+    names: frozenset[str]
+    may_join: Callable[[str], bool] = lambda name: False
+
+
+def device_violations(batch: EditBatch, plan: Graph, known: KnownDevices) -> list[Violation]:
+    """The edits that name a device which was never seen, which cannot join, and which no task of the plan names."""
+    unknown = [(index, name) for index, name in _named(batch) if name not in known.names and not known.may_join(name)]
+    if not unknown:
+        return []
+    planned = {node.task.device for node in plan.nodes.values()}
+    rejected = [(index, _message(name, known.names)) for index, name in unknown if name not in planned]
+    return [Violation(index, "unknown_device", message) for index, message in rejected]
+
+
+def names_devices(batch: EditBatch) -> bool:
+    """Whether an edit of the batch names a device: only then the devices have to be known."""
+    return any(True for _ in _named(batch))
+
+
+def _named(batch: EditBatch) -> Iterator[tuple[int, str]]:
+    """The devices that edits name, each with the index of its edit. A placeholder is no name yet."""
+    for index, edit in enumerate(batch.edits):
+        name = None
+        if isinstance(edit, AddTask) and isinstance(edit.task, Task):  # ``apply`` rejects any other
+            name = edit.task.device
+        elif isinstance(edit, UpdateTask):
+            name = edit.changes.get("device")
+        if isinstance(name, str) and "{" not in name:
+            yield index, name
+
+
+def _message(name: str, known: frozenset[str]) -> str:
+    shown = ", ".join(sorted(known)[:MOST_NAMES]) or "none"
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    return f"no device {name!r} has joined, and none was invited; the devices are: {shown}{more}"

@@ -28,18 +28,12 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.inherited_priority import raised_by
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import Node, descendants
 from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Dependency, Priority, Task
 
-ADDED, REMOVED, REPLACED, CANCELLED, LINKED, UNLINKED = (
-    "added",
-    "removed",
-    "replaced",
-    "cancelled",
-    "linked",
-    "unlinked",
-)
+ADDED, REMOVED, REPLACED = "added", "removed", "replaced"
+CANCELLED, LINKED, UNLINKED = "cancelled", "linked", "unlinked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +178,7 @@ def _subjects(edit: Edit) -> tuple[str, ...]:
 
 def _implied(edit: Edit, graph: Graph) -> list[Node]:
     """The tasks that an edit changes without naming them: those below a task that it removes."""
-    node = graph.nodes.get(edit.task_id) if isinstance(edit, RemoveTask) else None
-    if node is None:
+    if not isinstance(edit, RemoveTask) or edit.task_id not in graph.nodes:
         return []
-    below: dict[Node, None] = dict.fromkeys(node.children.values())
-    if isinstance(edit, RemoveTask) and edit.dependents == "remove":
-        stack = list(below)
-        while stack:
-            new = [child for child in stack.pop().children.values() if child not in below]
-            below.update(dict.fromkeys(new))
-            stack += new
-    return list(below)
+    node = graph.nodes[edit.task_id]
+    return list(descendants(node) if edit.dependents == "remove" else node.children.values())

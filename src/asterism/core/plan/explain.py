@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from asterism.core.errors import error_text
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
+from asterism.core.plan.awaited import KINDS, wait_text
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.inherited_priority import lender
@@ -77,11 +78,13 @@ def _reasons(
             unmet += (placement,)
         stuck = any(holder.kind == "dependency" and graph.nodes[holder.name].status in TERMINAL for holder in unmet)
         waiting = tuple(approval_holder(edit, node.id) for edit in edits if stuck or node.id in edit.tasks)
-        holders = unmet or _reviews(graph, lock, node, now) or (() if waiting and not placement else _placed(placement))
+        awaited = (_awaited(node, now), *([placement] if placement is not None else [])) if node.awaits else ()
+        holders = unmet or _reviews(graph, lock, node, now) or awaited
+        holders = holders or (() if waiting and not placement else _placed(placement))
         holders += tuple(holder for holder in waiting if holder not in holders)
         if placement is not None and placement.kind == "pause" and placement not in holders:
             holders += (placement,)  # it keeps the task from its start, whatever else does
-        return Why(node.id, "waiting" if node.open else "pending", holders)
+        return Why(node.id, "waiting" if node.open or node.awaits else "pending", holders)
     if node.tentative is not None:
         return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))
     if node.status is RUNNING:
@@ -207,6 +210,13 @@ def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> 
     text = f"it ended at {node.ended_at:.3f}{f' ({reason})' if reason else ''}, and waits to be confirmed"
     above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
     return Holder("provisional", node.id, text), *above
+
+
+def _awaited(node: Node, now: float) -> Holder:
+    """What a task waits for that is not in the plan."""
+    wait, since = node.task.wait_for or {}, node.awaited_since or now
+    (kind,) = (kind for kind in KINDS if kind in wait)
+    return Holder(kind, str(wait[kind]), f"it waits {wait_text(wait)}; it has waited {now - since:.1f} s")
 
 
 def _placed(placement: Holder | None) -> tuple[Holder, ...]:

@@ -24,6 +24,7 @@ from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, erro
 from asterism.core.history import Entry, step_time
 from asterism.core.json_values import NOTHING
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
+from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import NO_EDGES, AttemptTimes, Node, outcome_fits, provisional_below
@@ -263,6 +264,19 @@ class Graph:
                 joins.requeue(self)
         self.add_entry(now, "run ended", task_id, why)
 
+    def wait(self, node: Node, now: float) -> None:
+        """Let a ready task wait for the world: it leaves the queue until it is started and ended in one step."""
+        if node.status is not PENDING or node.open or node.held or node.task.wait_for is None:
+            self.refuse(node, "wait")
+        node.entry, node.awaited_since = None, step_time(self.last_at, now)
+        self.records.mark(node)
+        self.add_entry(now, "waits", node.id, wait_text(node.task.wait_for))
+
+    def add_taint(self, node: Node, now: float, why: str) -> None:
+        """Record that a task brings data into the plan that strangers may have written; see taint.py."""
+        self.tainted.add(node.id)
+        self.add_entry(now, "brings untrusted data", node.id, why)
+
     def release(self, node: Node, now: float, why: str) -> None:
         """Put a task back because its device left before the work began. That is not counted as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
@@ -287,11 +301,8 @@ class Graph:
             stopped = [(node.id, node.epoch)]
         else:
             stopped = []
-        self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self.last_at, now), 0, why
-        self.add_entry(now, "cancelled", node.id, why)
-        inherited_priority.ended(self, node)
-        self._pass_on_cancellation(node)
+        self._give_up(node, now, why)
+        node.epoch = 0
         if self.state is ConstellationState.CANCELLING:  # none of them will start again
             for other in revoked:
                 if other is not node:
@@ -579,10 +590,13 @@ class Graph:
                 or (state is ConstellationState.CANCELLING and node.setup is not None)
             )
         ):
-            if node.entry is None:
+            if node.entry is None and node.awaited_since is None:
                 self.queue.push(node)
         else:
             node.entry = None
+            if node.awaited_since is not None:  # an edit made it depend on others: it will begin to wait again
+                node.awaited_since = None
+                self.records.mark(node)
 
     def change_status(self, node: Node, event: str) -> None:
         """Change a status by the table of transitions. The only place that does so."""

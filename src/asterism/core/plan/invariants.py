@@ -148,8 +148,10 @@ def _verify_progress(node: Node) -> None:
 def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:
     if node.status is PENDING and graph.state is ConstellationState.EXECUTING:
         ready = node.open == 0 and (node.held == 0 or graph.starts_early(node))
-        assert (node.entry is not None) == ready, f"{node.id} is {'not ' if ready else ''}queued"
-        assert not ready or id(node.entry) in queued, f"{node.id} is in no heap"
+        assert ready or not node.awaits, f"{node.id} waits for the world and is not ready"
+        queues = ready and not node.awaits
+        assert (node.entry is not None) == queues, f"{node.id} is {'not ' if queues else ''}queued"
+        assert not queues or id(node.entry) in queued, f"{node.id} is in no heap"
     if node.status in TERMINAL:
         assert node.entry is None, f"{node.id} has ended and is queued"
 

@@ -5,6 +5,7 @@
     begin       now                                       the plan starts
     start       task, device, now                         a task is assigned to a device
     locate      task, device[, run, session]              which device of a fleet runs it (``set_device``)
+    files       task, manifest                            the files that it has made, just before its end
     tried       task, attempts, losses                    how often a fleet attempted it (``set_attempts``)
     ran         task, epoch, now, times, why              the run of a fleet ended, with its times (``record_run``)
     finish      task, status, now, value, error, review   it ended; with ``review`` an editor reviews that end
@@ -12,6 +13,8 @@
     lose        task                                      its device vanished (``count_loss``)
     release     task, now, why                            it was put back before it began
     cancel      task, now, why
+    wait        task, now                                 a ready task begins to wait for the world (``wait_for``)
+    taint       task, now, why                            a task brings untrusted data into the plan (``add_taint``)
     note        now, what, task, why                      an entry of the story that changes nothing
     edit        batch, now                                an accepted batch; adding a task reopens an ended plan
     reopen      tasks, now, why                           an ended plan is reopened, with these tasks pending again
@@ -34,8 +37,7 @@ and after a restart the cycle may be claimed again.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from asterism.core.errors import (
@@ -43,24 +45,21 @@ from asterism.core.errors import (
     EditRejected,
     InvalidTask,
     NotJson,
-    PlanError,
     RecordedError,
     Violation,
 )
 from asterism.core.json_values import JsonObject, plain_json
-from asterism.core.plan.apply import Applied, apply
+from asterism.core.plan.apply import Applied, UndoStack, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
+from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
-from asterism.core.plan.task_files import handles_files
-from asterism.core.plan.undo_stack import UndoStack
 
-SCHEMA = 7
+SCHEMA = 8
 """The version of steps and snapshots. Every version reads all earlier ones."""
 
 Step = list[Any]
@@ -113,11 +112,7 @@ class RecordedConstellation(Constellation):
 
     @classmethod
     def of(cls, plan: Constellation) -> RecordedConstellation:
-        """A copy of a plan, as another process would read it from its record. Raises NotJson, and PlanError for a plan
-        that cannot be stored."""
-        problem = _files_problem(node.task for node in plan.nodes.values())
-        if problem is not None:
-            raise PlanError(problem)
+        """A copy of a plan, as another process would read it from its record. Raises NotJson."""
         return clone(plan, cls)
 
     def take_snapshot(self) -> PlanSnapshot:
@@ -125,13 +120,26 @@ class RecordedConstellation(Constellation):
         self.snapshot = PlanSnapshot(self, self.stored)
         return self.snapshot
 
+    def _preserve(self, *nodes: Node) -> None:
+        if self.snapshot is not None:
+            self.snapshot.preserve(*nodes)
+
+    def _preserve_below(self, node: Node) -> None:
+        """Preserve a node, the provisional nodes below it, and the children whose conditions they decide."""
+        if self.snapshot is not None:
+            for below in provisional_below(node):
+                self.snapshot.preserve(below, *_conditional_children(below))
+
+    def _preserve_all(self) -> None:
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()
+
     def begin(self, now: float) -> None:
         super().begin(now)
         self.record(["begin", now])
 
     def start(self, node: Node, device: str, now: float) -> int:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         epoch = super().start(node, device, now)
         self.record(["start", node.id, device, now])
         return epoch
@@ -158,14 +166,12 @@ class RecordedConstellation(Constellation):
         self.record(["finish", node.id, str(status), now, value, parts, review])
 
     def retry(self, node: Node, now: float, why: str) -> None:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         super().retry(node, now, why)
         self.record(["retry", node.id, now, why])
 
     def count_loss(self, node: Node) -> None:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         super().count_loss(node)
         self.record(["lose", node.id])
 
@@ -174,8 +180,7 @@ class RecordedConstellation(Constellation):
         if no run in a store says so."""
         if node.status is not RUNNING or node.device is None:
             self.refuse(node, "locate")
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         node.device = device
         self.records.mark(node)
         if run is None:
@@ -183,6 +188,12 @@ class RecordedConstellation(Constellation):
         else:
             self._begun[node.id] = BegunRun(node.epoch, run, session)
             self.record(["locate", node.id, device, run, session])
+
+    def set_files(self, node: Node, manifest: str) -> None:
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
+        super().set_files(node, manifest)
+        self.record(["files", node.id, manifest])
 
     def begun_run(self, task_id: str) -> BegunRun | None:
         """The run that ``set_device`` was given for the present execution of a running task."""
@@ -206,27 +217,34 @@ class RecordedConstellation(Constellation):
         """Record how often a fleet attempted a running task, and how often it lost a device."""
         if node.status is not RUNNING or node.device is None:
             self.refuse(node, "be counted")
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         node.attempts, node.losses = attempts, losses
         self.records.mark(node)
         self.record(["tried", node.id, attempts, losses])
 
     def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
-        if self.snapshot is not None and task_id in self.nodes:
-            self.snapshot.preserve(self.nodes[task_id])
+        if task_id in self.nodes:
+            self._preserve(self.nodes[task_id])
         super().record_run(task_id, epoch, now, times, why)
         self.record(["ran", task_id, epoch, now, list(times), why])
 
     def release(self, node: Node, now: float, why: str) -> None:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
+        self._preserve(node)
         super().release(node, now, why)
         self.record(["release", node.id, now, why])
 
-    def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
+    def wait(self, node: Node, now: float) -> None:
         if self.snapshot is not None:
-            _preserve_below(self.snapshot, node)
+            self.snapshot.preserve(node)
+        super().wait(node, now)
+        self.record(["wait", node.id, now])
+
+    def add_taint(self, node: Node, now: float, why: str) -> None:
+        super().add_taint(node, now, why)
+        self.record(["taint", node.id, now, why])
+
+    def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
+        self._preserve_below(node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
             self.record(["cancel", node.id, now, why])
@@ -236,7 +254,7 @@ class RecordedConstellation(Constellation):
         if self.snapshot is not None:
             ends = tuple(ends)
             for node in filter(None, (self.nodes.get(task_id) for task_id, _ in ends)):
-                _preserve_below(self.snapshot, node)
+                self._preserve_below(node)
         return super().settle(ends, now)
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
@@ -245,8 +263,7 @@ class RecordedConstellation(Constellation):
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
         data = _batch_as_json(batch)
-        if self.snapshot is not None:
-            self.snapshot.copy_nodes()  # an edit may change any node
+        self._preserve_all()  # an edit may change any node
         self._editing = True
         try:
             applied = apply(self, batch, now)
@@ -271,22 +288,19 @@ class RecordedConstellation(Constellation):
     def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
         """As in ``Graph``. What undoes it does not undo the record: for a caller that discards the steps too."""
         tasks = list(tasks)
-        if self.snapshot is not None:
-            self.snapshot.copy_nodes()
+        self._preserve_all()
         undo = super().reopen(tasks, now, why)
         self.record(["reopen", tasks, now, why])
         return undo
 
     def begin_cancel(self, now: float, reason: str = "") -> list[Node]:
-        if self.snapshot is not None:
-            self.snapshot.copy_nodes()
+        self._preserve_all()
         cancelled = super().begin_cancel(now, reason)
         self.record(["cancelling", now, reason])
         return cancelled
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
-        if self.snapshot is not None:
-            self.snapshot.copy_nodes()
+        self._preserve_all()
         state = super().close(now, cancelled)
         self.record(["close", now, cancelled])
         return state
@@ -326,12 +340,6 @@ class RecordedLock(AssignmentLock):
         return confirmed
 
 
-def _preserve_below(snapshot: PlanSnapshot, node: Node) -> None:
-    """Preserve a node, the provisional nodes below it, and the children whose conditions they decide."""
-    for below in provisional_below(node):
-        snapshot.preserve(below, *_conditional_children(below))
-
-
 def _conditional_children(node: Node) -> list[Node]:
     """The children that depend on this node by a condition."""
     return [child for child in node.children.values() if child.parents[node.id].when is not None]
@@ -339,35 +347,12 @@ def _conditional_children(node: Node) -> list[Node]:
 
 def _batch_as_json(batch: EditBatch) -> Any:
     """A batch as JSON, made before it is applied. Raises EditRejected for a batch that cannot be stored."""
-    problem = _files_problem(_tasks_of(batch))
-    if problem is not None:
-        raise EditRejected([Violation(None, "not_kept", problem)])
     try:
         return plain_json(batch.to_json(), "the edit")
     except NotJson as error:
         raise EditRejected([Violation(None, "not_kept", f"the plan is kept in a store, and {error}")]) from None
     except InvalidTask:
         return None  # apply reports the problems of every edit
-
-
-def _tasks_of(batch: EditBatch) -> Iterator[Task]:
-    """The tasks that a batch adds, and what it changes of others."""
-    for edit in batch.edits:
-        if isinstance(edit, AddTask) and isinstance(edit.task, Task):
-            yield edit.task
-        elif isinstance(edit, UpdateTask) and {"inputs", "outputs"} & set(edit.changes):
-            with contextlib.suppress(InvalidTask):  # apply reports it
-                changes = {name: edit.changes[name] for name in ("inputs", "outputs") if name in edit.changes}
-                yield Task(str(edit.task_id), **changes)
-
-
-def _files_problem(tasks: Iterable[Task]) -> str | None:
-    """Why tasks with files cannot be in a stored plan: its devices have no folder in which to keep them."""
-    for task in tasks:
-        if handles_files(task):
-            what = "outputs" if task.outputs else "an input with files_from"
-            return f"task {task.id!r} has {what}: files between tasks need a plan that runs without a store"
-    return None
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------
@@ -437,12 +422,15 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
     "lose": lambda plan, lock, task: plan.count_loss(plan.node(task)),
     "locate": lambda plan, lock, task, *device: plan.set_device(plan.node(task), *device),
+    "files": lambda plan, lock, task, manifest: plan.set_files(plan.node(task), manifest),
     "tried": lambda plan, lock, task, attempts, losses: plan.set_attempts(plan.node(task), attempts, losses),
     "ran": lambda plan, lock, task, epoch, now, times, why: plan.record_run(
         task, epoch, now, AttemptTimes(*times), why
     ),
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
+    "wait": lambda plan, lock, task, now: plan.wait(plan.node(task), now),
+    "taint": lambda plan, lock, task, now, why: plan.add_taint(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),
     "edit": _edit,
     "reopen": _reopen,
@@ -488,32 +476,25 @@ def lock_to_json(lock: AssignmentLock) -> JsonObject:
     }
 
 
+_CYCLE_FIELDS = ("id", "version", "opened_at", "ends", "stuck", "rejections", "edits")
+"""What is kept of a cycle, without the claim of an editor; of a closed one also how it ended."""
+
+
 def cycle_to_json(cycle: EditCycle) -> JsonObject:
-    """A cycle, without the claim of an editor."""
-    data = {
-        "id": cycle.id,
-        "version": cycle.version,
-        "opened_at": cycle.opened_at,
-        "ends": [list(end) for end in cycle.ends],
-        "stuck": cycle.stuck,
-        "rejections": cycle.rejections,
-        "edits": cycle.edits,
-    }
+    """A cycle as a record."""
+    data = {name: getattr(cycle, name) for name in _CYCLE_FIELDS} | {"ends": [list(end) for end in cycle.ends]}
     if cycle.closed_at is not None:
-        data |= {"closed_at": cycle.closed_at, "outcome": cycle.outcome}
-        data["cost"] = None if cycle.cost is None else cycle.cost.to_json()
+        cost = None if cycle.cost is None else cycle.cost.to_json()
+        data |= {"closed_at": cycle.closed_at, "outcome": cycle.outcome, "cost": cost}
     return data
 
 
 def cycle_from_json(item: Mapping[str, Any]) -> EditCycle:
     """The cycle that ``cycle_to_json`` wrote."""
-    ends = tuple((task, epoch) for task, epoch in item["ends"])
-    cycle = EditCycle(item["id"], item["version"], item["opened_at"], ends, item["stuck"])
-    cycle.rejections, cycle.edits = item["rejections"], item["edits"]
-    if "closed_at" in item:
-        cycle.closed_at, cycle.outcome = item["closed_at"], item["outcome"]
-        cycle.cost = None if item["cost"] is None else EditorCost.from_json(item["cost"])
-    return cycle
+    fields = dict(item) | {"ends": tuple((task, epoch) for task, epoch in item["ends"])}
+    if item.get("cost") is not None:
+        fields["cost"] = EditorCost.from_json(item["cost"])
+    return EditCycle(**fields)
 
 
 def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:

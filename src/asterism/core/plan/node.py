@@ -121,9 +121,15 @@ class Node:
     times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
     files: str | None = None  # the manifest of the files that it has made (execution/artifacts.py)
     spent: int = 0  # attempts before the plan was retried: they do not count against its retries
+    awaited_since: float | None = None  # when it began to wait for the world; see awaited.py
 
     def __post_init__(self) -> None:
         self.id, self.urgency = self.task.id, self.task.priority
+
+    @property
+    def awaits(self) -> bool:
+        """Whether it waits for the world: it is ready, and not in the queue."""
+        return self.awaited_since is not None and self.status is PENDING
 
     @property
     def span(self) -> tuple[float, float | None] | None:

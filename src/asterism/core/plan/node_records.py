@@ -55,6 +55,7 @@ class NodeState(NamedTuple):
     times: AttemptTimes | None
     files: str | None
     spent: int
+    awaited_since: float | None
 
 
 class NodeRecord(NamedTuple):

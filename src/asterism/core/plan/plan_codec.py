@@ -39,6 +39,15 @@ from asterism.core.plan.task import Dependency, Task
 
 SCHEMA = 1
 
+_SPARSE: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "edited": (lambda edited: dict(sorted(edited.items())), dict),
+    **dict.fromkeys(("source", "author"), (str, str)),
+    "tags": (list, tuple),
+    "tick": (dict, dict),
+    "cancel_reason": (str, str),
+}
+"""The fields of a plan that are left out if they are empty, and how each is written and read."""
+
 _progress_of = attrgetter(*PROGRESS)
 _INITIAL_PROGRESS = tuple(PROGRESS.values())
 """For a quick test: most tasks have no progress when a plan is first written."""
@@ -81,12 +90,7 @@ def encode_header(graph: Graph) -> JsonObject:
         "started_at": graph.started_at,
         "ended_at": graph.ended_at,
         "tainted": sorted(graph.tainted),
-        **({"edited": dict(sorted(graph.edited.items()))} if graph.edited else {}),
-        **({"source": graph.source} if graph.source else {}),
-        **({"author": graph.author} if graph.author else {}),
-        **({"tags": list(graph.tags)} if graph.tags else {}),
-        **({"tick": dict(graph.tick)} if graph.tick else {}),
-        **({"cancel_reason": graph.cancel_reason} if graph.cancel_reason else {}),
+        **{name: write(value) for name, (write, _) in _SPARSE.items() if (value := getattr(graph, name))},
     }
 
 
@@ -152,10 +156,9 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph = make(data["id"])
     graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
     graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
-    graph.tainted, graph.edited = set(data.get("tainted", ())), dict(data.get("edited", {}))
-    graph.source, graph.author = data.get("source", ""), data.get("author", "")
-    graph.cancel_reason, graph.tags = data.get("cancel_reason", ""), tuple(data.get("tags", ()))
-    graph.tick = dict(data.get("tick", NOTHING))
+    graph.tainted = set(data.get("tainted", ()))
+    for name in _SPARSE.keys() & data.keys():
+        setattr(graph, name, _SPARSE[name][1](data[name]))
     for item in data["tasks"]:
         node = _decode_node(graph, item)
         if node.id in graph.nodes:

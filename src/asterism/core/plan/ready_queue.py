@@ -47,7 +47,8 @@ class ReadyQueue:
         self._pushed = serial = self._pushed + 1
         since = serial if before is None else before[2]  # a moved node keeps its position among equals
         entry = node.entry = (-node.urgency, -node.rank, since, serial, node)
-        plain = task.device is None and not task.needs and task.foreach is None and task.agent is None
+        own_lane = task.foreach is not None or task.agent is not None or task.wait_for is not None
+        plain = task.device is None and not task.needs and not own_lane
         lane = ANY_DEVICE if plain else lane_of(task)
         run = self.lanes.get(lane)
         if run is None:

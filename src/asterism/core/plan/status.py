@@ -65,21 +65,14 @@ EVENTS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}
 
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED})
 
-ENDED_STATES = frozenset(
-    {
-        ConstellationState.COMPLETED,
-        ConstellationState.FAILED,
-        ConstellationState.PARTIALLY_FAILED,
-        ConstellationState.CANCELLED,
-    }
-)
-
 EXIT_CODES = {
     ConstellationState.COMPLETED: 0,
     ConstellationState.FAILED: 1,
     ConstellationState.PARTIALLY_FAILED: 2,
     ConstellationState.CANCELLED: 130,
 }
+
+ENDED_STATES = frozenset(EXIT_CODES)
 
 
 def state_diagram() -> str:

@@ -36,9 +36,11 @@ from asterism.core.plan.node import Node
 IN_DIFF = frozenset({"added", "edited", "removed"})
 """Entries of the story about tasks that the diff of an edit contains."""
 
-PLACED = frozenset({"locate", "tried", "lose"})
+PLACED = frozenset({"locate", "tried", "lose", "files"})
 """Steps that change a task without an entry of the story."""
 
+
+_PLACINGS = {"locate": "located", "files": "files kept"}
 
 APPROVAL_NOTES = frozenset({"edit waits", "edit escalated", "edit approved", "edit refused", "edit expired"})
 """Entries of the story about edits that wait for a person (``orchestrator/waiting_edits.py``)."""
@@ -58,6 +60,7 @@ def task_progress(node: Node) -> JsonObject:
         "reason": error_text(node.error) or node.reason,
         "device": node.device,
         "attempts": node.attempts,
+        "awaited_since": node.awaited_since,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
         "attempt": None if node.times is None else node.times.to_json(),
@@ -86,7 +89,7 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
         changes.append(_cycle_change(cycle, "closed", plan.last_at, step[2]))
     if kind in PLACED:
         node = plan.node(step[1])
-        changes.append(_task_change(node, plan.last_at, "located" if kind == "locate" else "counted", ""))
+        changes.append(_task_change(node, plan.last_at, _PLACINGS.get(kind, "counted"), ""))
     return [*changes, *_story_changes(plan, first, bool(edited))]
 
 

@@ -6,11 +6,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
 from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.limits import uses_problems
 from asterism.core.plan import task_files
+from asterism.core.plan.awaited import excluded_problem, wait_problems
+from asterism.core.record_codec import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # that of the standard library has defaults from Python 3.13 on
+
+    Value_co = TypeVar("Value_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Priority(IntEnum):
@@ -38,7 +50,7 @@ _OUTCOME_VERBS = {
 }
 ACTIONS = ("call", "argv", "shell", "http", "agent")
 
-MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs")
+MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs", "uses", "wait_for")
 """The fields of a task that are mappings, which may contain any values."""
 
 AGENT_FIELDS = ("description", "tips", "result")
@@ -55,12 +67,13 @@ Lane = tuple[str | None, frozenset[str]] | None
 
 ANY_DEVICE: Lane = None
 GROUP_LANE: Lane = ("", frozenset())
-"""The lane of groups, which need no device."""
+"""The lane of groups and of tasks that wait for the world: they need no device."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What to execute, and what that requires. Immutable: an edit replaces it with another task.
+class Task(Generic[Value_co]):
+    """What to execute, and what that requires. Immutable: an edit replaces it with another task. ``Task[int]`` is one
+    whose result is a whole number; type checkers learn it from ``@plan.task``, or are told: ``Task[int](…)``.
 
     At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell``
     (a shell line), ``http`` (a request) and ``agent`` (work for an agent) is set. A task with none of them is passed to
@@ -89,8 +102,15 @@ class Task:
     of your choice, and ``effects`` are among ``spends`` and ``deletes``: rules for approvals refer to both
     (edit_rules.py).
 
+    ``uses`` names the limits that the task holds while it runs, with the amounts: ``{"warehouse": 1}``
+    (core/limits.py).
+
     ``outputs`` are files that the task leaves in its working folder, by name: paths or patterns such as ``out/*.png``.
     ``{"files_from": "render.frames"}`` as an input takes them (task_files.py).
+
+    ``wait_for`` makes a task that waits for an event, a time or a task of another plan, and takes no slot (awaited.py).
+    Its result is the data of the event, or the result of that task. Strangers may have written the data of an event, so
+    a task that waits for one is ``untrusted``.
     """
 
     id: str
@@ -119,6 +139,14 @@ class Task:
     effects: frozenset[str] = frozenset()
     agent: Mapping[str, Any] | None = None
     outputs: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    wait_for: Mapping[str, Any] | None = None
+
+    if not TYPE_CHECKING:  # pragma: no branch
+
+        def __class_getitem__(cls, value: Any) -> type[Task]:
+            """``Task[int]`` is for type checkers: a frozen class with slots cannot be called through an alias."""
+            return cls
 
     def __post_init__(self) -> None:
         if isinstance(self.agent, str):
@@ -127,6 +155,8 @@ class Task:
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
+        if isinstance(self.wait_for, Mapping) and "event" in self.wait_for:
+            object.__setattr__(self, "untrusted", True)
         problems = [
             *_coerce(self, "priority", Priority, _priority),
             *_coerce(self, "needs", frozenset, _needs),
@@ -234,7 +264,7 @@ def _effects(value: Any) -> frozenset[str]:
 
 def lane_of(task: Task) -> Lane:
     """The lane of a task."""
-    if task.foreach is not None:
+    if task.foreach is not None or task.wait_for is not None:
         return GROUP_LANE
     needs = needs_of(task)
     if task.device is None and not needs:
@@ -274,8 +304,10 @@ _TYPES: dict[str, tuple[type, str]] = {
     "skip_if_unchanged": (Mapping, "a mapping"),
     "agent": (Mapping, "a text or a mapping"),
     "outputs": (Mapping, "a mapping of names to paths"),
+    "uses": (Mapping, "a mapping of limits to numbers"),
+    "wait_for": (Mapping, "a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent")
+_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for")
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -321,8 +353,14 @@ def _problems(task: Task) -> list[FieldProblem]:
         problems.append(FieldProblem("skip_if_unchanged", words))
     if isinstance(task.agent, Mapping):
         problems += _agent_problems(task.agent, task.inputs)
+    if task.uses and isinstance(task.uses, Mapping):
+        problems += [FieldProblem("uses", text) for text in uses_problems(task.uses)]
     if task.outputs or task.inputs:
         problems += [FieldProblem(name, text) for name, text in task_files.field_problems(task)]
+    if isinstance(task.wait_for, Mapping):
+        excluded = excluded_problem(task)
+        texts = [*wait_problems(task.wait_for), *([] if excluded is None else [excluded])]
+        problems += [FieldProblem("wait_for", text) for text in texts]
     return problems
 
 
@@ -387,7 +425,7 @@ def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Record, sparse=("when", "handled")):
     """``target`` may start after ``source`` ended as ``on`` requires, if the condition ``when`` holds for its result.
 
     ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
@@ -425,14 +463,6 @@ class Dependency:
     def requirement(self) -> str:
         """What the target needs, as a clause: ``it needs 'build' to succeed``."""
         return f"it needs {self.source!r} to {_OUTCOME_VERBS[self.on]}"
-
-    def to_json(self) -> JsonObject:
-        out: JsonObject = {"source": self.source, "target": self.target, "on": self.on}
-        if self.when is not None:
-            out["when"] = self.when
-        if self.handled:
-            out["handled"] = True
-        return out
 
 
 After = str | Iterable[str] | Mapping[str, Any] | None

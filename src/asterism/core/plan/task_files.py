@@ -17,6 +17,7 @@ FILE_ACTIONS = ("argv", "shell", "call")
 """The actions that have a working folder."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTENT = re.compile(r"[0-9a-f]{64}")
 
 
 class FilesFrom(NamedTuple):
@@ -36,6 +37,11 @@ def read_reference(value: Any) -> FilesFrom | None:
     text = value[FILES_FROM]
     task, _, output = text.rpartition(".") if isinstance(text, str) else ("", "", "")
     return FilesFrom(task, output) if task and _NAME.fullmatch(output) else None
+
+
+def is_content_name(text: str) -> bool:
+    """Whether a text is the SHA-256 by which content is named."""
+    return _CONTENT.fullmatch(text) is not None
 
 
 def files_of_inputs(inputs: Mapping[str, Any]) -> dict[str, FilesFrom]:

@@ -43,7 +43,7 @@ each ended epoch.
 
 *Limits.* A stop request that is made on a copy while the owner takes a step in its own store can lose: its story entry
 stays, the mark does not, and the exchange of records must make the request again (peers/record_decisions.py). Steps of
-a lying peer count like any other's: peers/trust.py decides whom to believe, and peer_record_validation.py
+a lying peer count like any other's: peers/record_decisions.py decides whom to believe, and peer_record_validation.py
 whether a record can be one at all.
 """
 

@@ -12,6 +12,8 @@ from math import isfinite
 from typing import Any
 
 from asterism.core.history import Entry
+from asterism.core.limits import uses_of
+from asterism.core.plan.task_files import is_content_name
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import (
     CLAIMED,
@@ -120,6 +122,10 @@ def _assignment(assignment: Any) -> bool:
     )
 
 
+def _content_name(value: Any) -> bool:
+    return isinstance(value, str) and is_content_name(value)
+
+
 def _superseded(result: Any) -> bool:
     return isinstance(result, Superseded) and _name(result.device) and _count(result.epoch) and _time(result.ended_at)
 
@@ -135,6 +141,13 @@ def _progress(progress: Any) -> bool:
 def _traceparent(value: Any) -> bool:
     """It becomes a variable of a process and a header of a request here."""
     return isinstance(value, str) and _TRACEPARENT.fullmatch(value) is not None
+
+
+def _uses(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(uses_of(value))
+    except ValueError:  # also of an InvalidLimit
+        return False
 
 
 def _number(value: Any) -> bool:
@@ -157,6 +170,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "timeout": lambda value: _time(value) and value > 0,
     "label": _optional(_name),
     "traceparent": _optional(_traceparent),
+    "uses": _optional(_uses),
     "revision": lambda value: _number(value) and value > 0,
     "status": lambda value: isinstance(value, RunStatus),
     "epoch": _count,
@@ -168,6 +182,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     ),
     "not_before": _time,
     "held": lambda value: isinstance(value, bool),
+    "admitted": lambda value: value is False,
     "paused": _optional(_text),
     "stop_request": lambda value: value in (None, "pause", "cancel"),
     "stop_requested_by": _optional(_text),
@@ -180,6 +195,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "scores": _mapping(_time),
     "progress": _optional(_progress),
     "output": lambda value: True,
+    "files": _optional(_content_name),
     "error": _optional(_text),
     "cancelled": lambda value: isinstance(value, bool),
     "superseded": _many(_superseded),
@@ -215,7 +231,7 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield "it is being processed and never began"
     if (run.error is not None) != (status is FAILED) or (run.cancelled and status is not FAILED):
         yield f"it is {status}, with error {_short(run.error)}, and was {'' if run.cancelled else 'not '}cancelled"
-    if run.output is not None and status is not COMPLETED:
+    if (run.output is not None or run.files is not None) and status is not COMPLETED:
         yield f"it is {status} and has a result"
     if run.stop_request is not None and status not in (CLAIMED, PROCESSING):
         yield f"it is {status}, and its owner is asked to {run.stop_request}"

@@ -142,6 +142,7 @@ class Run:
     ``input`` and ``output`` are JSON, or ``{"$blob": …, "size": …}`` if they are large and kept apart. ``avoid`` names
     the devices that are not tried again in this round, ``declined`` the reasons of those that declined. ``due_at`` is
     when an assignment or a claim expires; work under way lasts as long as its device sends heartbeats.
+    ``files`` is the manifest of the files that it has made (execution/artifacts.py).
     ``waiting_since`` is when it began to wait for a device; if it backs off until ``not_before``, it is that time.
 
     ``stop_request`` is what a person asks of the owner: ``pause`` or ``cancel``. ``stop_requested_by`` is who asked,
@@ -150,9 +151,10 @@ class Run:
     last one if the run ended in it.
 
     ``label`` is what people call the run (run_label.py), ``batch`` the name of the runs to which it belongs. ``keep``
-    is one of KEEP_RULES. ``superseded`` has the results that lost in a merge. ``traceparent`` names the span in which
-    the run was created, if its creator traces (base/trace_context.py). In a merged record (merge.py), ``previous`` and
-    ``story`` begin with what happened only in the other stores."""
+    is one of KEEP_RULES. ``uses`` is what it uses of limits, as text (core/limits.py); ``admitted``, which is set just
+    before a grant and never stored, says that these have room. ``superseded`` has the results that lost in a merge.
+    ``traceparent`` names the span in which the run was created, if its creator traces (base/trace_context.py). In a
+    merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the other stores."""
 
     id: str
     workflow: str
@@ -170,6 +172,7 @@ class Run:
     label: str | None = None
     batch: str | None = None
     traceparent: str | None = None
+    uses: str | None = None
 
     revision: int = 1
     status: RunStatus = CREATED
@@ -186,6 +189,7 @@ class Run:
     waiting_since: float | None = None
     not_before: float = 0.0
     held: bool = False
+    admitted: bool = False
     paused: str | None = None
     stop_request: str | None = None
     stop_requested_by: str | None = None
@@ -199,6 +203,7 @@ class Run:
     scores: Mapping[str, float] = field(default_factory=lambda: NOTHING)
     progress: Progress | None = None
     output: Any = None
+    files: str | None = None
     error: str | None = None
     cancelled: bool = False
     superseded: tuple[Superseded, ...] = ()
@@ -301,6 +306,12 @@ def require_offered(run: Run, what: str) -> None:
     raise refused(run, what)
 
 
+def require_admitted(run: Run, what: str) -> None:
+    """Raise RunRefused if the run uses limits and these have not admitted it."""
+    if run.uses is not None and not run.admitted:
+        raise RunRefused(run.id, f"it waits for its limits: it cannot {what}", run.story)
+
+
 def change_status(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
     """Change the status by the table. ``at`` is the time to record. Only this and ``grant_to`` change a status."""
     status = TRANSITIONS[event].get(run.status)
@@ -323,6 +334,9 @@ def grant_to(
     """Grant a run to a session: the next epoch, with all the statuses that ``events`` lead through."""
     if not run.offered:
         require_offered(run, "be assigned to a device")
+    if run.uses is not None:
+        require_admitted(run, f"be assigned to {to.device}")
+        changes["admitted"] = False
     if run.pinned is not None and run.pinned != to.device:
         raise refused(run, f"be assigned to {to.device}: it is pinned to {run.pinned}")
     status = run.status
@@ -367,18 +381,20 @@ def reassign(
         at,
         f"{reason}: {detail}" if detail else reason,
         *then,
-        device=None,
-        assigned_by=None,
-        assigned_at=None,
-        claimed_at=None,
-        started_at=None,
-        scores=NOTHING,
         waiting_since=now + delay,
         not_before=now + delay,
         paused=paused,
+        **_NO_ASSIGNMENT,
         **end_assignment(run, at, reason, detail),
         **changes,
     )
+
+
+_NO_ASSIGNMENT: Mapping[str, Any] = {
+    **dict.fromkeys(("device", "assigned_by", "assigned_at", "claimed_at", "started_at")),
+    "scores": NOTHING,
+}
+"""The fields of an assignment in a run that waits for the next one."""
 
 
 def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:

@@ -40,6 +40,7 @@ from asterism.core.run.run import (
     reassign,
     refused,
     request_stop,
+    require_admitted,
     require_offered,
     with_device_avoided,
 )
@@ -74,8 +75,10 @@ def create(
     label: str | None = None,
     batch: str | None = None,
     traceparent: str | None = None,
+    uses: str | None = None,
 ) -> Run:
-    """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
+    """A new run without an owner. With a ``series`` it is held until its turn. What it ``uses`` of limits it holds
+    while a device owns it. ``keep``, one of KEEP_RULES, never
     changes, so that peers agree about it."""
     if keep not in KEEP_RULES:
         raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
@@ -97,6 +100,7 @@ def create(
             "label": label,
             "batch": batch,
             "traceparent": traceparent,
+            "uses": uses,
             "timeout": workflow.heartbeat_timeout,
             "waiting_since": now,
             "held": series is not None,
@@ -253,6 +257,12 @@ def _delay_text(seconds: float) -> str:
     return f"in {seconds:.3g} s" if seconds >= 0.001 else "at once"
 
 
+def end_backoff(run: Run, now: float, why: str) -> Run:
+    """Let a run be taken now that was to wait longer."""
+    require_offered(run, "be taken before its backoff is over")
+    return note(run, now, "backoff over", why, not_before=now, waiting_since=now)
+
+
 def give_up(run: Run, now: float, error: str) -> Run:
     """Fail a run that no device can execute."""
     require_offered(run, "be given up")
@@ -280,6 +290,12 @@ def release_hold(run: Run, now: float) -> Run:
     return note(run, now, "its turn", why, held=False, waiting_since=now)
 
 
+def admit(run: Run) -> Run:
+    """The run as it may be granted: its limits have room (limits.py), and their accounts are written with the grant."""
+    require_offered(run, "be admitted by its limits")
+    return run.changed(admitted=True)
+
+
 # -- steps of the owner ------------------------------------------------------------------------------------------------
 
 
@@ -295,12 +311,25 @@ def start(run: Run, grant: Grant, now: float) -> Run:
     return change_status(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
 
 
-def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
-    """Complete the run. A request to stop that came meanwhile is dropped."""
+def complete(run: Run, grant: Grant, output: Any, now: float, files: str | None = None) -> Run:
+    """Complete the run. A request to stop that came meanwhile is dropped. ``files`` is the manifest of the files that
+    it has made."""
     _fence(run, grant, "complete")
     why, at = f"on {run.device}", run.recorded_time(now)
+    changes: dict[str, Any] = {} if files is None else {"files": files}
+    if files is not None:
+        why = f"{why}; it has kept its files ({files[:12]})"
     return change_status(
-        run, "complete", at, why, output=output, ended_at=at, session=None, stop_request=None, stop_requested_by=None
+        run,
+        "complete",
+        at,
+        why,
+        output=output,
+        ended_at=at,
+        session=None,
+        stop_request=None,
+        stop_requested_by=None,
+        **changes,
     )
 
 
@@ -428,8 +457,9 @@ def move(
     if run.paused is not None and run.paused == paused_for:
         run = resume(run, now, by)
     if run.status in (ASSIGNED, CLAIMED):
-        run = reassign(run, now, "released", f"moved to {to.device} by {by}")
+        run = reassign(run, now, "released", f"moved to {to.device} by {by}").changed(admitted=run.uses is not None)
     require_offered(run, "be moved")
+    require_admitted(run, "be moved")
     # a person may insist on a device that declined it before
     if to.device in run.avoid:
         declined = {device: why for device, why in run.declined.items() if device != to.device}

@@ -33,7 +33,11 @@ class Workflow:
 
     ``retries`` is how often failed work is retried, ``losses`` how many vanished devices are allowed, ``rounds`` how
     often all devices are asked: the run fails when all have declined as often. ``preemptible`` allows more urgent work
-    to stop an execution. ``orchestration`` prefers the coordinator."""
+    to stop an execution. ``orchestration`` prefers the coordinator. ``uses`` names the limits that each run holds
+    while a device owns it, with the amounts; ``{name}`` in the name of a limit stands for an input of the run.
+
+    ``outputs`` are files that the work leaves in its working folder, by name, as in a ``Task``. A run of a workflow
+    that has them, even none, has a working folder of its own, with the files of its input."""
 
     name: str
     call: Callable[..., Any] | str | None = None
@@ -65,6 +69,8 @@ class Workflow:
     backoff_most: float = 300.0
     version: int = 0
     agent: Mapping[str, Any] | None = None
+    uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    outputs: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -74,7 +80,8 @@ class Workflow:
         else:
             object.__setattr__(self, "wants", wants)
         try:  # what a workflow executes obeys the rules of a task
-            action = Task("it", **{name: getattr(self, name) for name in _ACTION})
+            outputs = NOTHING if self.outputs is None else self.outputs
+            action = Task("it", outputs=outputs, **{name: getattr(self, name) for name in _ACTION})
         except InvalidTask as error:
             problems += error.problems
         else:
@@ -92,17 +99,7 @@ class Workflow:
 
     def task(self, run_id: str, inputs: Mapping[str, Any]) -> Task:
         """The task that a device executes for one run."""
-        return Task(
-            run_id,
-            call=self.call,
-            argv=self.argv,
-            shell=self.shell,
-            http=self.http,
-            inputs=inputs,
-            env=self.env,
-            cwd=self.cwd,
-            agent=self.agent,
-        )
+        return Task(run_id, inputs=inputs, **{name: getattr(self, name) for name in (*ACTIONS, "env", "cwd")})
 
     def to_json(self) -> JsonObject:
         """The fields that differ from their defaults. Raises NotJson for a callable without an import path, and for
@@ -153,8 +150,9 @@ class Workflow:
         return replace(self, version=version)
 
 
-_ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description", "needs", "device")
-DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Workflow) if f.name != "name"}
+_ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description", "needs", "device", "uses")
+_MAPPINGS = ("env", "uses")
+DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
 
 STORED_NAMES = {"heartbeat_timeout": "timeout", "timeout": "limit"}

@@ -26,7 +26,8 @@ MOST_FAILURES = 20
 class Backfill(Record, sparse=True):
     """``first`` and ``last`` are the first and the last tick, ``total`` is how many there are. With ``every`` they are
     so many seconds apart, otherwise those of the schedule. ``open`` are the plans that have not ended, oldest first;
-    ``skipped`` counts the ticks whose plan had succeeded before. ``cancelled`` says who cancelled it, and why."""
+    ``skipped`` counts the ticks whose plan had succeeded before, with ``only_missing`` all whose plan had ended.
+    ``cancelled`` says who cancelled it, and why."""
 
     schedule: str
     first: int
@@ -37,6 +38,7 @@ class Backfill(Record, sparse=True):
     started_at: float
     after: float
     every: int | None = None
+    only_missing: bool = False
     open: tuple[str, ...] = ()
     succeeded: int = 0
     failed: int = 0

@@ -16,15 +16,18 @@ from typing import Self
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING
-from asterism.core.schedule.ticks import NextTick, recent_ticks
+from asterism.core.schedule.ticks import NextTick
 
 TickValues = Mapping[str, str]
 """The values of a tick, by the paths of TICK_PATHS. ``tick.end`` is left out if no tick follows."""
 
-TICK_PATHS = ("tick", "tick.date", "tick.previous", "tick.end")
+TICK_PATHS = ("tick", "tick.date", "tick.previous", "tick.end", "tick.zone")
 
 VARIABLES = {path: f"ASTERISM_{path.upper().replace('.', '_')}" for path in TICK_PATHS}
 """The environment variables that have the values of a tick, by path."""
+
+TICK_INPUT = "$tick"
+"""The input of a run that has the values of its tick. It is no input to the work, but says for which tick it is."""
 
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 LONGEST_GAP = 50 * 366 * 86_400
@@ -40,7 +43,7 @@ class Tick(str):
         return super().__new__(cls, values["tick"])
 
     def __init__(self, values: TickValues) -> None:
-        self.date = values["tick.date"]
+        self.date, self.zone = values["tick.date"], values.get("tick.zone")
         self.previous, self.end = values.get("tick.previous"), values.get("tick.end")
 
 
@@ -80,9 +83,15 @@ def tick_on_request(text: str) -> TickValues:
 def _values(at: datetime | None, previous: datetime | None, end: datetime | None) -> TickValues:
     assert at is not None
     times = {"tick": at, "tick.previous": previous, "tick.end": end}
-    return {"tick.date": at.date().isoformat()} | {
+    return {"tick.date": at.date().isoformat(), "tick.zone": _zone_name(at)} | {
         path: time.isoformat() for path, time in times.items() if time is not None
     }
+
+
+def _zone_name(at: datetime) -> str:
+    """The name of the time zone of a time; its offset, such as ``+01:00``, if the zone has no name."""
+    name = "UTC" if at.tzinfo is UTC else getattr(at.tzinfo, "key", None)
+    return at.isoformat()[-6:] if name is None else str(name)
 
 
 def _local(at: int | None, zone: tzinfo) -> datetime | None:
@@ -90,9 +99,15 @@ def _local(at: int | None, zone: tzinfo) -> datetime | None:
 
 
 def previous_tick(tick: int, next_tick: NextTick) -> int | None:
-    """The tick before a tick; None if there is none."""
-    ticks, _ = recent_ticks(float(tick - LONGEST_GAP), float(tick - 1), 1, next_tick)
-    return ticks[-1] if ticks else None
+    """The tick before a tick; None if there is none. Searches ever longer times before it, so few ticks are passed."""
+    width = 1
+    while True:
+        before, candidate = None, next_tick(float(tick - min(width, LONGEST_GAP)))
+        while candidate is not None and candidate < tick:
+            before, candidate = candidate, next_tick(float(candidate))
+        if before is not None or width >= LONGEST_GAP:
+            return before
+        width *= 4
 
 
 def parse_time(text: str, zone: tzinfo) -> tuple[datetime, bool]:
@@ -108,3 +123,10 @@ def parse_time(text: str, zone: tzinfo) -> tuple[datetime, bool]:
     if not FIRST_YEAR <= at.year <= LAST_YEAR:  # a day beside it must be a date, too
         raise InvalidTick(text)
     return at if at.tzinfo is not None else at.replace(tzinfo=zone), match[1] is None
+
+
+def time_until(text: str, zone: tzinfo) -> float:
+    """The end of a time that a day or a time as text is the end of, in seconds since 1970: a day is meant as a whole,
+    also one that has 23 or 25 hours. Raises InvalidTick."""
+    end, whole = parse_time(text, zone)
+    return end.timestamp() if not whole else (end + timedelta(days=1)).timestamp() - 1

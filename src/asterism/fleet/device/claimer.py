@@ -58,6 +58,8 @@ class Claimer:
         self._unclaimed: set[str] = set()  # ids of assigned runs that wait for a fresh lease: their places are kept
         self._wakes = 0
         self._nothing_at = -1  # the wake after which the store had nothing to offer
+        self._look_when_free = False  # runs wait that only a free slot may begin
+        self._look_at: float | None = None  # when to look again for what waits for a rate
         self._open_requests = 0
         self.settled = asyncio.Event()
         """Set while no request is open whose answer may bring a run."""
@@ -81,6 +83,19 @@ class Claimer:
             return
         if self._assigned or self.worker.has_waiting or self._wakes != self._nothing_at:
             self._wake.set()
+
+    def _look_later(self, seconds: float) -> None:
+        """Look again then, or earlier: a rate has room for more."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._look_at is None or at < self._look_at:
+            self._look_at = at
+            loop.call_later(seconds, self._look_then, at)
+
+    def _look_then(self, at: float) -> None:
+        if at == self._look_at:
+            self._look_at = None
+            self.wake()
 
     async def listen(self) -> None:
         """Wake when the store announces work, and from time to time. Runs until it is cancelled."""
@@ -250,7 +265,8 @@ class Claimer:
             wakes, room = self._wakes, self._room
             taken, unseen = await self._take(max(0, self.worker.free_slots - len(self._unclaimed)), room, None)
             if not unseen:
-                if len(taken) < room:  # the store has no more: do not ask again each time that a slot becomes free
+                # the store has no more: do not ask again each time that a slot becomes free
+                if len(taken) < room and not self._look_when_free:
                     self._nothing_at = wakes
                 break
             rounds += not unseen.runs  # judged runs are not met again, so this comes to an end
@@ -283,6 +299,9 @@ class Claimer:
         taken = await self._connection.take(order)
         for flow in (*order.stale[:1], *order.taken_kinds.values()):  # of most kinds there are many runs
             self._lease.require(flow)
+        if order.look_in is not None:
+            self._look_later(order.look_in)
+        self._look_when_free = order.look_when_free
         for run in taken:
             self.worker.receive(run, order.taken_kinds[run.workflow, run.version], asked)
         return taken, order.unseen

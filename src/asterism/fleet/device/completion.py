@@ -68,6 +68,7 @@ class HeldRun:
     ``lost``          whether the device gave the run up, so that there is no result
     ``changed``       whether ``progress``, ``tail`` or the log is newer than the last report
     ``log``           what records its output, once it has printed something
+    ``files``         the manifest of the files that it has made, once they are kept
     ``mask``          the secrets to hide in it
     """
 
@@ -90,6 +91,7 @@ class HeldRun:
     lost: bool = False
     task: asyncio.Task[None] | None = None
     log: LogRecorder | None = None
+    files: str | None = None
     mask: Mask = _NO_SECRETS
     log_writes: Sequence[PutLog] = ()
     """The last part of its log, which is written with its end."""
@@ -98,6 +100,9 @@ class HeldRun:
     def written(self, run: Run, now: float) -> None:
         """The store has the run from now on, as this record says."""
         self.run, self.unwritten, self.since = run, None, now
+
+    def set_files(self, manifest: str) -> None:
+        self.files = manifest
 
     def report(self) -> ProgressReport:
         log = None if self.log is None else self._take_log()

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asterism.base.clock import Clock
+from asterism.base.content_store import ContentAccess
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
@@ -187,6 +188,11 @@ class DeviceConnection(Protocol):
 
     async def value_limit(self) -> SizeLimit:
         """Returns how large inputs and outputs may be, as far as the settings are known. Raises nothing."""
+
+    async def artifacts(self, run: Run) -> ContentAccess:
+        """Returns where the files of tasks are kept, as this device reaches them for a run that it owns. Content that
+        is put there stays at least until the run ends. Raises ArtifactProblem if the fleet has no place for files, or
+        this device does not reach it."""
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import operating_system, trace_context
+from asterism.base.content_store import ContentAccess
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson, error_text
@@ -41,19 +42,21 @@ from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.run_label import plan_variables
 from asterism.core.run.workflow import Workflow
-from asterism.core.schedule.tick_values import read_tick, tick_variables
+from asterism.core.schedule.tick_values import TICK_INPUT, read_tick, tick_variables
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import CommandFiles, execute_action
+from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.large_values import call_apart
 from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import ResolvedInputs
+from asterism.execution.working_folder import WorkFiles
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
-from asterism.fleet.device.functions import TICK_INPUT, CurrentRun, FunctionRunner
+from asterism.fleet.device.functions import CurrentRun, FunctionRunner
 from asterism.fleet.device.judged_attempt import JudgedAttempt
 from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
-from asterism.fleet.device.run_inputs import bare, fill, is_secret, secrets_of, stands_for_itself
+from asterism.fleet.device.run_inputs import bare, files_of, fill, is_secret, secrets_of, stands_for_itself
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.settings import Settings
@@ -72,6 +75,10 @@ async def default_limit() -> SizeLimit:
     return Settings().value_limit
 
 
+async def no_artifacts() -> ContentAccess:
+    raise ArtifactProblem("files of tasks do not reach this device")
+
+
 class RunWork(NamedTuple):
     """One execution. ``input`` is the input of the run. The two functions are called on the event loop."""
 
@@ -88,6 +95,12 @@ class RunWork(NamedTuple):
 
     value_limit: Callable[[], Awaitable[SizeLimit]] = default_limit
     """How large the result may be."""
+
+    artifacts: Callable[[], Awaitable[ContentAccess]] = no_artifacts
+    """Opens the place where the files of tasks are kept."""
+
+    on_files: Callable[[str], None] = lambda manifest: None
+    """Called with the hash of the manifest when the files of the run are kept."""
 
 
 class Executor(Protocol):
@@ -264,7 +277,11 @@ class DeviceExecutor:
         if not self.policy.everything:
             self.policy.workflow(work.workflow.name)
             self.policy.call(work.workflow.call)
-        return await execute_action(RunAttempt(self, work, resolved, expired))
+        attempt = RunAttempt(self, work, resolved, expired)
+        if (outputs := work.workflow.outputs) is not None:
+            artifacts = Artifacts(await work.artifacts())
+            attempt.work_files = WorkFiles(artifacts, files_of(work.input), outputs, work.on_files)
+        return await execute_action(attempt)
 
     async def probe(self) -> None:
         """Run an empty command with all that a device does for a command. Raises DeviceTrouble."""
@@ -354,7 +371,11 @@ class RunAttempt(JudgedAttempt):
         work = self._work
         assert work.workflow.call is not None
         current = CurrentRun(work.run, work.on_progress, self._expired, work.output, self._tick)
-        return await self._executor._functions.call(work.workflow.call, self.resolved.inputs, current)
+        inputs = self.resolved.inputs if self.folder is None else {"folder": self.folder, **self.resolved.inputs}
+        return await self._executor._functions.call(work.workflow.call, inputs, current)
+
+    def make_folder(self) -> Path:
+        return self._executor._records.make_directory().resolve()
 
     @contextlib.asynccontextmanager
     async def files(self, texts: Mapping[str, str], cwd: str | None) -> AsyncIterator[CommandFiles]:

@@ -40,9 +40,6 @@ OF_TASKS = "$results"
 RESULT_OF = "$result:"
 """Prefix of the input that holds the result of a task, if another input has the name of the task."""
 
-TICK_INPUT = "$tick"
-"""In a plan with a tick, the input that has its values. It is no input to the work, but says for which tick it is."""
-
 
 class RunStopped(AsterismError):
     """Raised by ``run.report`` in a function whose run was taken away: the function should end."""

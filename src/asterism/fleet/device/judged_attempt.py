@@ -63,6 +63,10 @@ class JudgedAttempt(Attempt):
         return argv, None
 
     def directory(self) -> str | None:
+        if self.folder is not None:
+            return str(self.folder)
+        if self.action.outputs is not None:  # a new and empty folder of the device, made just before the execution
+            return None
         return self.policy.directory(self.action.cwd)
 
     def inherited(self) -> Mapping[str, str]:

@@ -50,15 +50,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The work is done."""
+    """The work is done; ``files`` is the manifest of the files that it has made."""
 
     grant: Grant
     output: Any
     progress: Progress | None = None
+    files: str | None = None
 
     def apply(self, run: Run, flow: Workflow, now: float) -> Run:
         run = run if self.progress is None else _with_progress(run, self.progress)
-        return transitions.complete(run, self.grant, self.output, now)
+        return transitions.complete(run, self.grant, self.output, now, self.files)
 
     def was_applied(self, run: Run) -> bool:
         return run.status is COMPLETED and run.epoch == self.grant.epoch

@@ -1,7 +1,8 @@
 """Inputs of a run: references and secrets, filled into the command, environment or request of its workflow.
 
 The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
-looks like that, such as the result of another task, is given as ``{"$literal": …}``. In ``env`` and ``http`` of the
+looks like that, such as the result of another task, is given as ``{"$literal": …}``. ``{"files_from": …,
+"manifest": …}`` stands for files of another task. In ``env`` and ``http`` of the
 workflow, ``{"from": NAME, "select": …}`` refers to an input of the run and ``{"secret": NAME}`` to a variable of the
 device. All secrets are collected, after the device policy has allowed each of them, before anything is evaluated: every
 later error message is masked.
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from asterism.base.secret_mask import Mask, secret_names
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.task_files import FILES_FROM, read_reference
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
+from asterism.execution.working_folder import InputFiles
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy
@@ -27,6 +30,9 @@ CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """Types whose values never hold a reference."""
 
 _LITERAL = "$literal"
+
+MANIFEST = "manifest"
+"""An input ``{"files_from": …, "manifest": …}`` stands for files: the output of a task, in this manifest."""
 
 
 def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
@@ -82,11 +88,28 @@ def is_secret(value: Any) -> bool:
     return task_inputs.is_reference(value) and "secret" in value
 
 
+def is_files(value: Any) -> bool:
+    """Whether an input of a run stands for files that another task has made."""
+    return isinstance(value, Mapping) and set(value) == {FILES_FROM, MANIFEST}
+
+
+def files_of(run_input: Mapping[str, Any]) -> dict[str, InputFiles]:
+    """The inputs of a run that stand for files, by name. Raises MissingInput for one that names none."""
+    files = {}
+    for name, value in run_input.items():
+        if is_files(value):
+            reference, manifest = read_reference(value), value[MANIFEST]
+            if reference is None or not isinstance(manifest, str):
+                raise MissingInput(f"input {name!r} names no files")
+            files[name] = InputFiles(manifest, reference.output)
+    return files
+
+
 def literal(value: Any) -> Any:
     """A value as an input of a run that is taken as it is, even if it looks like a reference."""
     if type(value) in CONSTANTS:
         return value
-    return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
+    return {_LITERAL: value} if is_secret(value) or is_files(value) or _is_literal(value) else value
 
 
 def bare(run_input: Mapping[str, Any]) -> JsonObject:

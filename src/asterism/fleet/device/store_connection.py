@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asterism.base.content_store import ContentAccess
 from asterism.core.json_values import SizeLimit
 from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
@@ -19,8 +20,10 @@ from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep
 from asterism.fleet.device.take_order import LOOK_INTERVAL, EnoughSeen, TakeOrder
 from asterism.fleet.fleet import Fleet, InProcessDevice
+from asterism.fleet.limited_queue import LimitedQueue
 from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import (
+    LIMITED,
     OFFERED,
     HeartbeatReply,
     Notice,
@@ -54,6 +57,7 @@ class StoreConnection:
         self.clock, self.url, self.store_time = fleet.clock, fleet.store.url, fleet.store.clock
         self.remembered_workflow, self.workflow = fleet.workflows.remembered, fleet.workflows.get
         self.ended = fleet.waiters.ended
+        self._limited = LimitedQueue(fleet.store, fleet.clock)
         self._last_end = float("-inf")  # the time of the last result
 
     def end_time(self) -> float:
@@ -96,10 +100,10 @@ class StoreConnection:
         await membership.leave(self._store, self.owner.session, self.owner.device)
 
     def close(self) -> None:
-        """Nothing runs beside the operations."""
+        self._limited.close()
 
     def watch(self) -> Watch:
-        return self._store.watch(frozenset({OFFERED, for_device(self.owner.device)}))
+        return self._store.watch(frozenset({OFFERED, LIMITED, for_device(self.owner.device)}))
 
     def attach(self, device: InProcessDevice | None) -> None:
         self.fleet.local = device
@@ -116,10 +120,12 @@ class StoreConnection:
     async def take(self, order: TakeOrder) -> list[Run]:
         request = TakeRequest(self.owner.device, order.not_kinds, self.store_time(), order.limit, order.above)
         try:
-            return await self._store.take(request, order.take)
+            taken = await self._limited.take(request, order.take, order.free)
         except EnoughSeen:
             order.forget_kinds()
             return []
+        order.look_in, order.look_when_free = taken.look_in, taken.look_when_free
+        return taken.runs
 
     async def change(
         self, run: str | Run, step: DeviceStep, *, patience: float = STEP_TIMEOUT, tries: int | None = None
@@ -165,6 +171,9 @@ class StoreConnection:
         with contextlib.suppress(StoreError):
             await self.fleet.settings()
         return self.fleet.known_settings.value_limit
+
+    async def artifacts(self, run: Run) -> ContentAccess:
+        return await self.fleet.artifacts()
 
     # -- the fleet ---------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,9 @@ class DeviceParts(NamedTuple):
 
 class TakeOrder:
     """Up to ``limit`` runs of any kind except ``not_kinds``; the first ``free`` of them start at once. With ``above``,
-    only runs of a higher priority. ``taken_kinds`` are the workflows of what was taken, or may have been."""
+    only runs of a higher priority. ``taken_kinds`` are the workflows of what was taken, or may have been. The
+    connection sets ``look_in``, in how many seconds a rate has room for more, and ``look_when_free``, whether there may
+    be more once a slot is free."""
 
     def __init__(
         self, device: DeviceParts, not_kinds: frozenset[str], *, free: int, limit: int, above: int | None
@@ -93,6 +95,8 @@ class TakeOrder:
         self._device, self.not_kinds = device, not_kinds
         self.free, self.limit, self.above = free, limit, above
         self.unseen = Unseen(set(), [])
+        self.look_in: float | None = None
+        self.look_when_free = False
         self.stale: list[Workflow] = []
         self.taken_kinds: dict[tuple[str, int], Workflow] = {}
         self._scores: dict[tuple[str, int], Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
@@ -126,6 +130,8 @@ class TakeOrder:
             if len(self.unseen.runs) >= max(self.limit, JUDGED_AHEAD):
                 raise EnoughSeen
             self.unseen.runs.append((run, flow))
+        if run.uses is not None and self._starts >= self.free:
+            return None  # it would hold its limits while it waits for a slot
         if self.unseen.runs:
             return None  # nothing overtakes a run that must be judged first
         self._starts += 1

@@ -308,7 +308,11 @@ class Worker:
         try:
             log_source.set(held)
             limit = self._connection.value_limit
-            work = RunWork(run, held.workflow, run_input, held.set_progress, held.set_output, lease, held, limit)
+            artifacts = partial(self._connection.artifacts, run)
+            work = RunWork(
+                *(run, held.workflow, run_input, held.set_progress, held.set_output, lease, held, limit, artifacts),
+                on_files=held.set_files,
+            )
             value = await call_apart(plain_json, await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if self._lease.remaining(held.run) <= 0.0:  # its guard may have ended it while this process was frozen
@@ -326,7 +330,7 @@ class Worker:
             self._health.record_end(held.workflow, clock.time() - began, None)
         held.ending = True
         if is_small(value):
-            return Complete(held.grant, value, held.progress)
+            return Complete(held.grant, value, held.progress, held.files)
         return await self._completed_with_blob(held, value)
 
     async def _completed_with_blob(self, held: HeldRun, value: Any) -> OwnerStep:
@@ -341,7 +345,7 @@ class Worker:
             except (AsterismError, ValueError) as error:
                 return _failure(held, error)
             else:
-                return Complete(held.grant, output, held.progress)
+                return Complete(held.grant, output, held.progress, held.files)
 
     def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> OwnerStep:
         """The device could not do its own part: the run is lost, and the work has not failed."""

@@ -2,8 +2,8 @@
 
 It needs the extra ``github``. Layers, from the bottom:
 
-- ``transport``, ``github_client``: one authenticated request; then cached responses, rate limits and retries. Only the
-  client decides whether a request may be repeated.
+- ``github_client``: one authenticated request (``Connection``); then cached responses, rate limits and retries. Only
+  ``GitHubClient`` decides whether a request may be repeated.
 - ``github_register``: the register (``SeriesRegister``) on refs of the repository; ``open_github`` opens it.
 - ``discovery``, ``observed_state``: which issues belong to a series, which are open and assigned, and why others left.
 - ``assignment``: the assignment lock of a series, and assignments that are verified.

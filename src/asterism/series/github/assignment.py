@@ -30,9 +30,8 @@ from typing import Any, NamedTuple
 
 from asterism.series.compare_and_swap import Contended
 from asterism.series.github.discovery import Assignee
-from asterism.series.github.github_client import GitHubClient, RequestRejected, graphql_reason
+from asterism.series.github.github_client import TIMEOUT, GitHubClient, RequestRejected, graphql_reason
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.transport import TIMEOUT
 from asterism.series.register import (
     AssignmentFailed,
     OutcomeUnknown,

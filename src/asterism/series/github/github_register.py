@@ -28,13 +28,14 @@ from asterism.core.errors import safe_repr
 from asterism.core.json_values import JsonObject
 from asterism.series.github.github_client import (
     MAX_RATE_LIMIT_WAIT,
+    Connection,
     GitHubClient,
     RequestRejected,
     ResponseCache,
+    credentials_from,
     graphql_reason,
     scope_of,
 )
-from asterism.series.github.transport import Connection, credentials_from
 from asterism.series.register import (
     STATE_FILE,
     Change,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import json
 import logging
 from collections import OrderedDict
@@ -29,9 +28,9 @@ from starlette.routing import Route
 
 from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, address_of, place_of, read_body
 from asterism.base.http_server import LimitedServer, serving
-from asterism.base.listen_address import ListenAddress
+from asterism.base.listen_address import ListenAddress, renewed_certificate
 from asterism.base.operating_system import stop_signals
-from asterism.base.tls_renewal import renewed_certificate
+from asterism.base.signed_deliveries import WrongSignatures, signed_as_github
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -49,9 +48,6 @@ PATH = "/webhook"
 SENDER = "the webhook's sender"
 """The client name of all signed connections, unless a proxy makes them."""
 
-REFUSAL_LOG_INTERVAL = 60.0
-"""The least seconds between two lines in the log about a wrong signature: anybody can send one."""
-
 LIMITS = Limits(per_client=50, bodies=64 * 1024 * 1024)
 
 SHUTDOWN_GRACE = 5
@@ -66,12 +62,6 @@ class AffectedSeries(NamedTuple):
 
     series: frozenset[str] | None
     why: str
-
-
-def is_signed(secret: bytes, body: bytes, signature: str | None) -> bool:
-    """Whether ``X-Hub-Signature-256`` is right for this body, compared in constant time."""
-    expected = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(expected.encode(), (signature or "").encode("utf-8", "replace"))
 
 
 class SeenDeliveries:
@@ -155,7 +145,7 @@ class WebhookEndpoint:
         self._worker, self._repository, self._matcher, self._secret = worker, repository, matcher, secret
         self._seen, self._sender = SeenDeliveries(), PROXY if shared else SENDER
         self._limits, self._bodies = limits, Bodies(limits)
-        self._logged_at = -REFUSAL_LOG_INTERVAL
+        self._wrong = WrongSignatures(log)
         self.route = Route(PATH, self.deliver, methods=["POST"])
 
     def app(self, *, metrics: bool) -> Starlette:
@@ -186,9 +176,8 @@ class WebhookEndpoint:
         each = MAX_BODY if self._limits.per_address is not None else self._limits.bodies
         try:
             body = await read_body(request, self._bodies, client=address, most=MAX_BODY, each=each)
-            if not is_signed(self._secret, body, signature):
-                self._log_refusal()
-                raise RequestRefused(401, "the signature is wrong")
+            if not signed_as_github(self._secret, body, signature):
+                raise self._wrong.refusal()
             if (place := place_of(request)) is not None:
                 place.admit(self._sender)
         except RequestRefused as error:
@@ -210,12 +199,6 @@ class WebhookEndpoint:
         names = "all series" if affected.series is None else ", ".join(sorted(affected.series))
         log.info("%s: %s", affected.why, names)
         return PlainTextResponse(f"{affected.why}: {names}\n", 202)
-
-    def _log_refusal(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._logged_at >= REFUSAL_LOG_INTERVAL:
-            self._logged_at = now
-            log.warning("refused a delivery with a wrong signature")
 
     async def health(self, request: Request) -> Response:
         problem = self._worker.problem

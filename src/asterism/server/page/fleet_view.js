@@ -2,10 +2,11 @@
 import { address, addressOf } from "./address.js";
 import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
-import { get, post } from "./api.js";
-import { Action, Command, Empty, Failure, Status, table, useCalmRows, useList } from "./parts.js";
+import { get } from "./api.js";
+import { Command, Empty, Failure, Status, table, useCalmRows, useList } from "./parts.js";
+import { SchedulesView } from "./schedules_view.js";
 import { html } from "./ui.js";
-import { ago, clock, duration, plural, words } from "./words.js";
+import { ago, clock, plural, words } from "./words.js";
 
 const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
 
@@ -14,19 +15,6 @@ export function FleetView({ fleet }) {
   const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
   return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${text}>${text}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
-}
-
-function SchedulesView({ fleet }) {
-  const { items, problem, read } = useList(async () => (await get(["schedules"])).items, [fleet.changed.value]);
-  if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
-  if (!items) return html`<p class="loading">Loading…</p>`;
-  if (!items.length) return html`<${Empty} title="No schedule yet."><p>To run a workflow every night:</p><${Command} text="asterism schedule add nightly --workflow backup --cron '0 3 * * *'" /><//>`;
-  const act = (name, what) => async () => { await post(["schedules", name, what]); await read(); };
-  return table("Schedules", ["Schedule", "Starts", "When", "Next", "State", "Actions"], items.map((one) => ({ key: one.name, cells: [
-    one.name, one.workflow ?? "a plan", `${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}`,
-    one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never",
-    one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`,
-    html`<span class="buttons">${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`}<${Action} act=${act(one.name, "run")}>Run now<//></span>`] })));
 }
 
 function whyNotPromoted(one) {

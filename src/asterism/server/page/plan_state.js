@@ -182,7 +182,7 @@ export class PlanState {
         for (const field of PROGRESS) if (data[field] !== undefined && !(field === "device" && data.status === "running")) next[field] = data[field];
         if (next.status !== "running") next.phase = null;
         else next.phase ??= "queued"; // it was offered to the fleet; the next reading of the view tells more
-        if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
+        if (next.status === "pending" && (task.peek().status === "waiting" || next.awaited_since)) next.status = "waiting";
         task.value = next;
       }
       this.#pending.clear();
@@ -191,7 +191,7 @@ export class PlanState {
   }
 }
 
-const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "attempt", "needless"];
+const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "awaited_since", "started_at", "ended_at", "attempt", "needless"];
 
 // Who holds a task: the person or program that reviews the end of one of its dependencies.
 function holders(task, { cycles = [], approvals = [] }) {

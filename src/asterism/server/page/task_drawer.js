@@ -2,6 +2,7 @@
 import { get, post } from "./api.js";
 import { shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { Action, Status } from "./parts.js";
+import { TaskFiles } from "./task_files.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ENDED, ENDED_STATES, clock, duration, value, words } from "./words.js";
 
@@ -56,6 +57,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
     <${AgentWork} agent=${mine.definition?.agent} />
     ${hasContent(mine.definition?.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.definition.inputs)}</pre></section>`}
     ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
+    ${state.version === null && data.status === "completed" && mine.definition?.outputs && html`<${TaskFiles} key=${id} plan=${state.name} id=${id} />`}
     ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} cut=${cut} /></section>`}
     ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} cut=${cut} /></section>`}
     ${hasContent(mine.definition) && html`<details><summary>Definition</summary><pre class="data">${value(mine.definition)}</pre></details>`}

@@ -44,6 +44,12 @@ export function dollars(amount) {
   return `$${amount < 1e-4 ? Number(amount.toPrecision(2)) : amount.toFixed(4)}`;
 }
 
+// A number of bytes, as the commands say it: "64 KiB", "1.2 MiB".
+export function fileSize(size) {
+  const power = size < 1024 ? 0 : Math.min(3, Math.floor(Math.log2(size) / 10));
+  return `${Number((size / 1024 ** power).toPrecision(size < 1024 ? 4 : 3))} ${["bytes", "KiB", "MiB", "GiB"][power]}`;
+}
+
 // What a model has cost, such as "2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s".
 export function costText(cost) {
   const money = cost.dollars === null ? "price unknown" : dollars(cost.dollars);

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from asterism.base.clock import ServerClock
+from asterism.core.limits import LimitedRuns
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.postgres.connection import ConnectionPool
@@ -126,6 +127,7 @@ class Reads:
             quoted,
             query.until,
             query.batch,
+            query.with_files,
         )
         return [run_of(row) for row in rows]
 
@@ -145,6 +147,16 @@ class Reads:
 
     async def waiting(self) -> list[WaitingRuns]:
         return [WaitingRuns(*row) for row in await self._broad.fetch(statements()["waiting"])]
+
+    async def limited(self) -> list[LimitedRuns]:
+        return [LimitedRuns(*row) for row in await self._broad.fetch(statements()["limited"])]
+
+    async def limited_runs(self, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
+        if not all(storable(text) for text in (group.uses, group.workflow, group.batch or "", after)):
+            return []
+        conditions = (group.uses, group.workflow, group.batch, group.priority, group.waiting)
+        rows = await self._broad.fetch(statements()["limited_runs"], *conditions, after, limit)
+        return [run_of(row) for row in rows]
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return {_STATUSES[status]: number for status, number in await self._broad.fetch(statements()["counts"])}
@@ -179,10 +191,12 @@ class Reads:
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         before, before_name = query.before
-        if not all(text is None or storable(text) for text in (query.name, query.file, query.tag, before_name)):
+        between = query.between or ()
+        texts = (query.name, query.file, query.tag, before_name, *between)
+        if not all(text is None or storable(text) for text in texts):
             return []
         rows = await self._broad.fetch(
-            statements()["plans"],
+            statements()["plans_between" if between else "plans"],
             None if query.states is None else sorted(query.states),
             sorted(query.live),
             None if query.name is None else like_pattern(query.name),
@@ -192,6 +206,7 @@ class Reads:
             before,
             before_name,
             query.limit,
+            *between,
         )
         return [plan_of(row) for row in rows]
 

@@ -287,6 +287,10 @@ def statements() -> Mapping[str, str]:
     queries["prune_runs_of"] = sql.replace("{only}", "AND key >= $3 AND key < $3 || chr(1114111)").replace(
         "{order}", "key"
     )
+    sql = queries.pop("plans")
+    between = " AND name BETWEEN $10 AND $11"
+    queries["plans"] = sql.replace("{names}", "").replace("{order}", "created_at DESC, name DESC")
+    queries["plans_between"] = sql.replace("{names}", between).replace("{order}", "name")
     for name in ("find", "scan_end"):
         sql = queries.pop(name)
         queries[f"{name}_oldest"] = sql.replace("{after}", "id >").replace("{until}", "id <=").replace("{order}", "")

@@ -120,7 +120,7 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($4::text IS NULL OR (session = $4 AND status IN ('assigned', 'claimed', 'processing')))
     AND ($5::text IS NULL OR series = $5)
     AND ($6::text IS NULL OR key = $6)
-    AND ($7::smallint IS NULL OR offered = $7)
+    AND ($7::smallint IS NULL OR offered = $7 OR ($7 = 1 AND offered = 2))
     AND ($8::boolean IS NULL OR (avoid <> '') = $8)
     AND ($9::double precision IS NULL OR due_at < $9)
     AND ($10::double precision IS NULL OR ended_at < $10)
@@ -134,6 +134,7 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($19::text IS NULL OR {until} $19)
     AND ($20::text IS NULL OR (batch = $20
         AND NOT EXISTS (SELECT 1 FROM runs AS retry WHERE retry.key = 'retry/' || runs.id)))
+    AND (NOT $21::boolean OR strpos(state, ',"files":"') > 0) -- no text inside the record has these quotes
 ORDER BY id {order}
 LIMIT $14
 
@@ -165,8 +166,8 @@ WHERE ($1::text[] IS NULL OR CASE
     AND ($4::text IS NULL OR file = $4)
     AND ($5::text IS NULL OR tags @> ARRAY[$5])
     AND created_at >= $6
-    AND (created_at, name) < ($7, $8)
-ORDER BY created_at DESC, name DESC
+    AND (created_at, name) < ($7, $8){names}
+ORDER BY {order}
 LIMIT $9
 
 -- name: orphans
@@ -177,7 +178,22 @@ LIMIT $2
 
 -- name: waiting
 SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0))
-FROM runs WHERE offered = 1 GROUP BY workflow, version, pinned
+FROM runs WHERE offered = 1 OR offered = 2 GROUP BY workflow, version, pinned
+
+-- name: limited
+-- Runs that wait for limits, and runs that hold some: of the others, which are paused or wait for their series, none.
+SELECT uses, workflow, batch, priority, offered = 2 AS waits, count(*), min(id) FROM runs
+WHERE uses IS NOT NULL AND ended_at IS NULL AND (offered = 2 OR session IS NOT NULL)
+GROUP BY uses, workflow, batch, priority, waits
+ORDER BY uses, workflow, batch, priority, waits
+
+-- name: limited_runs
+SELECT {run} FROM runs
+WHERE uses = $1 AND ended_at IS NULL AND workflow = $2 AND batch IS NOT DISTINCT FROM $3 AND priority = $4
+    AND CASE WHEN $5::boolean THEN offered = 2 ELSE session IS NOT NULL END
+    AND id > $6
+ORDER BY id
+LIMIT $7
 
 -- name: counts
 SELECT status, count(*) FROM runs GROUP BY status

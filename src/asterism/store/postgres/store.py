@@ -131,6 +131,10 @@ class PostgresStore(Reads):
     def url(self) -> str:
         return self._factory.address.shown
 
+    @property
+    def files_folder(self) -> None:
+        return None
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:

@@ -48,7 +48,7 @@ class Blobs(ContentFolder):
         """Treat blobs as put now, as far as they exist and are ours, so that none is removed for a while."""
         for name in names:
             with contextlib.suppress(PermissionError):
-                self.touch(self.path(name))
+                self.touch(name)
 
     def check(self) -> None:
         """Raises StoreUnwritable for a folder, or a link to one, that another user has planted beside the store."""

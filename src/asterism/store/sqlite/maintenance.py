@@ -82,7 +82,7 @@ def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
             yield str(error)
             continue
         known = sessions if run.id not in copies else {*sessions, run.session}
-        to_be = run.offered and run.id not in copies
+        to_be = row_codec.offer_of(run) if run.id not in copies else 0
         yield from _contradictions(run, to_be, offered=row[_OFFERED], urgency=row[_URGENCY], sessions=known)
         for name in dump_format.blobs_of(run):
             if name not in checked:
@@ -95,13 +95,13 @@ def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
 
 
 def _contradictions(
-    run: Run, to_be_offered: bool, *, offered: int, urgency: int, sessions: set[str | None]
+    run: Run, to_be_offered: int, *, offered: int, urgency: int, sessions: set[str | None]
 ) -> Iterator[str]:
     if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
         yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
     if run.session is not None and run.session not in sessions:
         yield f"run {run.id} is owned by session {run.session}, which does not exist"
-    if bool(offered) != to_be_offered:
+    if offered != to_be_offered:
         yield f"run {run.id} is {'' if offered else 'not '}offered, but should {'' if to_be_offered else 'not '}be"
     if urgency != -run.priority:
         yield f"run {run.id} has priority {run.priority} and urgency {urgency}"

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from asterism.core.limits import LimitedRuns
 from asterism.core.run.run import RETRY_KEYS, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
@@ -43,6 +44,9 @@ _Read = tuple[Callable[[sqlite3.Cursor], Any], asyncio.Future[Any]]
 
 _FIND = f"SELECT {', '.join(row_codec.COLUMNS)} FROM runs"
 _RUN = STATEMENTS["run"]
+_IN_QUEUE = "id IN (SELECT id FROM runs WHERE offered = 1 UNION ALL SELECT id FROM runs WHERE offered = 2)"
+"""What is offered to all, and what waits for its limits: each has a partial index with this very condition."""
+
 _WIDTH = len(row_codec.COLUMNS)
 
 
@@ -178,12 +182,14 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     conditions += [condition for condition, value in criteria if value is not None]
     values += [value for _, value in criteria if value is not None]
     if query.offered is not None:
-        conditions.append(f"offered = {int(query.offered)}")  # as text: the partial index has this very condition
+        conditions.append(_IN_QUEUE if query.offered else "offered = 0")
     if query.judged is not None:
         left = "EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)"
         conditions.append(f"NOT {left}" if query.judged else left)
     if query.batch is not None:
         conditions.append(f"NOT EXISTS (SELECT 1 FROM runs AS retry WHERE retry.key = '{RETRY_KEYS}' || runs.id)")
+    if query.with_files:  # no text inside the record has these quotes
+        conditions.append("""instr(state, ',"files":"') > 0""")
     if query.keys is not None:
         conditions.append("key IN (SELECT value FROM json_each(?))")
         values.append(row_codec.to_text(sorted(query.keys)))
@@ -206,6 +212,16 @@ def orphans(cursor: sqlite3.Cursor, now: float, limit: int) -> list[tuple[Run, S
 
 def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
     return [WaitingRuns(*row) for row in cursor.execute(STATEMENTS["waiting"]).fetchall()]
+
+
+def limited(cursor: sqlite3.Cursor) -> list[LimitedRuns]:
+    rows = cursor.execute(STATEMENTS["limited"]).fetchall()
+    return [LimitedRuns._make((*row[:4], bool(row[4]), *row[5:])) for row in rows]
+
+
+def limited_runs(cursor: sqlite3.Cursor, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
+    conditions = {**group._asdict(), "limit": limit, "after": after}
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["limited_runs"], conditions).fetchall()]
 
 
 def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
@@ -241,7 +257,7 @@ def registers(cursor: sqlite3.Cursor, prefix: str) -> list[Register]:
 
 def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
     before, before_name = query.before
-    conditions = {
+    conditions: dict[str, Any] = {
         "states": None if query.states is None else row_codec.to_text(sorted(query.states)),
         "live": row_codec.to_text(sorted(query.live)),
         "name": None if query.name is None else row_codec.like_pattern(query.name),
@@ -252,7 +268,10 @@ def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
         "before_name": before_name,
         "limit": query.limit,
     }
-    return [row_codec.plan_of(row) for row in cursor.execute(STATEMENTS["plans"], conditions).fetchall()]
+    statement = "plans"
+    if query.between is not None:
+        statement, (conditions["first_name"], conditions["last_name"]) = "plans_between", query.between
+    return [row_codec.plan_of(row) for row in cursor.execute(STATEMENTS[statement], conditions).fetchall()]
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:

@@ -15,7 +15,7 @@ import functools
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asterism.store import row_codec
@@ -191,16 +191,21 @@ _COLUMNS = {
     "session_columns": ", ".join(f"sessions.{name}" for name in row_codec.SESSION_COLUMNS),
 }
 
+_PLANS = {"plan_names": "", "plan_order": "created_at DESC, name DESC"}
+"""How plans are listed, unless by their names."""
+
 
 def _read_statements() -> dict[str, str]:
     text = FOLDER.joinpath("statements.sql").read_text("utf-8")
     sections = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
-    return {name: _statement(body) for name, body in sections}
+    statements = {name: _statement(body) for name, body in sections}
+    between = {"plan_names": "name BETWEEN :first_name AND :last_name AND ", "plan_order": "name"}
+    return statements | {"plans_between": _statement(dict(sections)["plans"], between)}
 
 
-def _statement(body: str) -> str:
+def _statement(body: str, plans: Mapping[str, str] = _PLANS) -> str:
     lines = [line for line in body.splitlines() if not line.startswith("--")]
-    return "\n".join(lines).strip().removesuffix(";").format_map(_COLUMNS)
+    return "\n".join(lines).strip().removesuffix(";").format_map({**_COLUMNS, **plans})
 
 
 STATEMENTS = _read_statements()

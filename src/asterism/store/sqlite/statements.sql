@@ -223,10 +223,31 @@ ORDER BY sessions.rowid, runs.id
 LIMIT ?;
 
 -- name: waiting
-SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0.0)) FROM runs
-WHERE offered = 1
+-- Each part has a partial index with its very condition.
+SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0.0))
+FROM (
+    SELECT workflow, version, pinned, waiting_since FROM runs WHERE offered = 1
+    UNION ALL
+    SELECT workflow, version, pinned, waiting_since FROM runs WHERE offered = 2
+)
 GROUP BY workflow, version, pinned
 ORDER BY workflow, version, pinned;
+
+-- name: limited
+-- Runs that wait for limits, and runs that hold some: of the others, which are paused or wait for their series, none.
+SELECT uses, workflow, batch, priority, offered = 2, count(*), min(id) FROM runs
+WHERE uses IS NOT NULL AND ended_at IS NULL AND (offered = 2 OR session IS NOT NULL)
+GROUP BY uses, workflow, batch, priority, offered = 2
+ORDER BY uses, workflow, batch, priority, offered = 2;
+
+-- name: limited_runs
+-- SQLite would take the index of the workflow, and look at all of its runs that have ended.
+SELECT {run_columns} FROM runs INDEXED BY runs_limited
+WHERE uses = :uses AND ended_at IS NULL AND workflow = :workflow AND batch IS :batch AND priority = :priority
+    AND CASE WHEN :waiting THEN offered = 2 ELSE session IS NOT NULL END
+    AND id > :after
+ORDER BY id
+LIMIT :limit;
 
 -- name: counts
 SELECT status, count(*) FROM runs GROUP BY status;
@@ -266,7 +287,7 @@ SELECT
     (SELECT value FROM registers WHERE key = 'paused/' || name),
     (SELECT value FROM registers WHERE key = 'budget/' || name)
 FROM plans
-WHERE (created_at, name) < (:before, :before_name) AND created_at >= :since
+WHERE {plan_names}(created_at, name) < (:before, :before_name) AND created_at >= :since
     AND (:name IS NULL OR lower(name) LIKE :name ESCAPE '\')
     AND (:file IS NULL OR file = :file)
     AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
@@ -276,7 +297,7 @@ WHERE (created_at, name) < (:before, :before_name) AND created_at >= :since
         WHEN state = 'executing' AND coalesce(owner, '') NOT IN (SELECT value FROM json_each(:live)) THEN 'at_rest'
         ELSE state
     END IN (SELECT value FROM json_each(:states)))
-ORDER BY created_at DESC, name DESC
+ORDER BY {plan_order}
 LIMIT :limit;
 
 -- name: reports

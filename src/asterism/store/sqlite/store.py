@@ -97,6 +97,10 @@ class SqliteStore:
         await store._writer.open(create)
         return store
 
+    @property
+    def files_folder(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.files")
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:
@@ -134,6 +138,8 @@ class SqliteStore:
     scan_end = in_thread(reads.scan_end)
     orphans = in_thread(reads.orphans)
     waiting = in_thread(reads.waiting)
+    limited = in_thread(reads.limited)
+    limited_runs = in_thread(reads.limited_runs)
     counts = in_thread(reads.counts)
     batches = in_thread(reads.batches)
     last_ends = in_thread(reads.last_ends)

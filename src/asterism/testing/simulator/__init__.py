@@ -12,8 +12,8 @@ happen at one moment. A world that breaks a promise raises Violation with the co
 ``simulation`` plays a world: ``simulate`` runs it on an event loop in virtual time. Worlds are in ``fleet_world``
 (machines and one store; the same with moves of runs, batteries, wall clocks or schedules), ``gateway_world`` (machines
 without a store), ``plan_world`` (orchestrators of a plan that crash; the same with people who retry or cancel it) and
-``peer_world`` (three stores that exchange records). They are made of ``machines``, ``peer_stores`` and ``faults``. The
-``checker`` receives every write and every execution, and reports broken promises; ``peer_stores`` also checks what must
+``peer_world`` (three stores that exchange records). They are made of ``machines`` and ``faults``. The
+``checker`` receives every write and every execution, and reports broken promises; ``peer_world`` also checks what must
 hold between stores.
 """
 

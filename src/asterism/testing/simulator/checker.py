@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -252,6 +253,16 @@ class CheckedStore(MemoryStore):
         self._checker = checker
         self._watches = OrderedWatches()
         self.writer = ""
+        self.on_grant: Callable[[Run], None] = lambda run: None
+        """Called after each grant of a run that uses limits."""
+
+    def owned(self) -> list[Run]:
+        """The runs that devices own now."""
+        return [run for run in self._runs.values() if run.session is not None]
+
+    def value(self, key: str) -> Any:
+        """The value of a register now."""
+        return json.loads(self._registers[key][0])
 
     async def commit(self, writes: Sequence[Write]) -> None:
         before = {write.run.id: self._runs.get(write.run.id) for write in writes if isinstance(write, PutRun)}
@@ -264,6 +275,11 @@ class CheckedStore(MemoryStore):
                     self._checker.heard[write.session.id] = self._checker.now()
                 elif write.session.state == ENDED:
                     self._checker.ended(write.session.id)
+        for write in writes:
+            if isinstance(write, PutRun) and write.run.uses is not None:
+                earlier = before[write.run.id]
+                if write.run.session is not None and (earlier is None or earlier.epoch != write.run.epoch):
+                    self.on_grant(write.run)
         if any(isinstance(write, PutRun) and write.run.series for write in writes):
             self._checker.check_series(list(self._runs.values()))
 

@@ -19,8 +19,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import DeviceCredentials, Identity, enrol, invite
 from asterism.gateway.gateway import Gateway
-from asterism.gateway.gateway_connection import GatewayAccess, GatewayRefused
-from asterism.gateway.gateway_messages import GatewayRefusal
+from asterism.gateway.gateway_connection import GatewayAccess
+from asterism.gateway.gateway_messages import GatewayRefusal, GatewayRefused
 from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
 from asterism.store.store_errors import StoreUnavailable

@@ -212,6 +212,7 @@ class Wire:
         self.before: dict[str, Interception] = {}
         self.after: dict[str, Interception] = {}
         self.url = f"sim://{machine.name}"
+        self.files_folder = None  # simulated work makes no files
 
     def heal(self) -> None:
         self.quality, self.cut = PERFECT_LINK, False
@@ -361,6 +362,10 @@ class _Watch:
         woken = False if deaf else await self._watch.wait(timeout)
         await self._wire._machine.gate()
         return woken
+
+    @property
+    def woken(self) -> bool:
+        return not self._wire.cut and self._watch.woken
 
     def close(self) -> None:
         self._watch.close()

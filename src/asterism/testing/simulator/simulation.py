@@ -18,10 +18,7 @@ from typing import Any, Protocol, TypeVar, overload
 from asterism.core.errors import AsterismError
 from asterism.testing.simulator.checker import Checker, Violation
 from asterism.testing.simulator.fleet_world import FleetWorld
-from asterism.testing.virtual_time import Deadlock, SimLoop
-
-SAME_MOMENT = 1e-6
-"""Timers within this many seconds fire at the same moment."""
+from asterism.testing.virtual_time import Deadlock, SimLoop, moment
 
 
 class Playable(Protocol):
@@ -92,8 +89,7 @@ class SimulationLoop(SimLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         due = _Due(self, callback, args, context)
         self._made += 1
-        # they differ by less than the clock shows, so that their order follows the seed
-        heapq.heappush(self._timers, (when + self._order.random() * 1e-7, self._made, due))
+        heapq.heappush(self._timers, (moment(when), self._made, due))
         return due
 
     def _run_once(self) -> None:
@@ -103,8 +99,8 @@ class SimulationLoop(SimLoop):
                 heapq.heappop(timers)
             if not timers:
                 raise Deadlock(f"deadlock at {self._now:.3f} s: no callback is ready and no timer is set")
-            self._now = max(self._now, round(timers[0][0], 6))
-        while timers and timers[0][0] <= self._now + SAME_MOMENT:
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
             self._due.append(heapq.heappop(timers)[2])
         due, self._due = self._due, []
         if len(due) > 1:
@@ -214,6 +210,7 @@ WORLDS: Mapping[str, str] = {
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}fleet_world:ScheduleWorld",
     "moves": f"{_HERE}fleet_world:MoveWorld",
+    "limits": f"{_HERE}limit_world:LimitWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}plan_world:RetryWorld",
     "cancellations": f"{_HERE}plan_world:CancelWorld",

@@ -42,7 +42,7 @@ except ImportError as error:
     ) from error
 
 _TESTS = (
-    "concurrency_tests", "feed_tests", "maintenance_tests", "model_tests", "query_tests", "record_tests",
+    "concurrency_tests", "feed_tests", "limit_tests", "maintenance_tests", "model_tests", "query_tests", "record_tests",
     "sample_records", "session_tests",
 )  # fmt: skip
 
@@ -55,6 +55,7 @@ with contextlib.suppress(ImportError):  # so that pytest shows what a failed ass
 from asterism.testing.conformance import ProcessOpener
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
 from asterism.testing.store_conformance.feed_tests import FeedTests
+from asterism.testing.store_conformance.limit_tests import LimitTests
 from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
 from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
@@ -79,6 +80,7 @@ class StoreConformance(
     RaceTests,
     FeedTests,
     LogTests,
+    LimitTests,
     ModelTests,
 ):
     """What every engine promises. Override ``open_store``, and ``open_another`` if there can be two connections."""

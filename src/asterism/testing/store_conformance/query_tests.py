@@ -168,6 +168,11 @@ class FindTests(StoreTests):
             ["mid%2"],
         )
         assert (await names(file="a.yaml"), await names(tag="y"), await names(tag="z")) == (["old"], ["old"], [])
+        assert await names(between=("a", "new")) == ["mid%2", "new"]
+        assert (await names(between=("A", "new"), limit=2), await names(between=("o", "z"), until=1.0)) == (
+            ["Mid_1", "mid%2"],
+            [],
+        )
         live = {"live": frozenset({"s1"})}
         for state, expected in {"executing": ["Mid_1"], "at_rest": ["new"], "cancelling": ["mid%2"]}.items():
             assert await names(states=frozenset({state}), **live) == expected
