@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from asterism.base.follow import Looks
 
 
@@ -17,11 +19,20 @@ class FakeClock:
         self.now += seconds
 
 
-async def test_the_last_look_is_the_last_that_fits_the_timeout() -> None:
-    for timeout, looks in ((0.0, 1), (0.9, 1), (1.0, 2), (3.5, 4), (1000.0, 1001)):
+async def test_the_last_look_is_when_the_timeout_is_over() -> None:
+    for timeout, pauses in ((0.0, []), (0.9, [0.9]), (1.0, [1.0]), (3.5, [1.0, 1.0, 1.0, 0.5]), (1000.0, [1.0] * 1000)):
         clock = FakeClock()
-        assert [last async for last in Looks(clock, interval=1.0, timeout=timeout)] == [*[False] * (looks - 1), True]
-        assert clock.pauses == [1.0] * (looks - 1)
+        looks = [last async for last in Looks(clock, interval=1.0, timeout=timeout)]
+        assert looks == [*[False] * len(pauses), True]
+        assert clock.pauses == pauses
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.2, 0.3, 1 / 3])
+async def test_no_pause_is_left_out_since_floats_are_not_exact(interval: float) -> None:
+    clock = FakeClock()
+    async for _ in Looks(clock, interval=interval, timeout=5.0):
+        pass
+    assert clock.now == pytest.approx(5.0)
 
 
 async def test_without_a_timeout_it_looks_until_it_is_left() -> None:

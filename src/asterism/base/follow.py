@@ -24,15 +24,15 @@ T = TypeVar("T")
 
 class Looks:
     """Yields for each look whether it is the last one. ``interval`` is the pause between two looks in seconds, and
-    ``timeout`` how long all pauses together may take. After a look that takes long the pause is ``rest`` times as long
-    as the look: who follows a busy system leaves most of its time to others."""
+    ``timeout`` how long all pauses take together, if nobody leaves the loop before. After a look that takes long the
+    pause is ``rest`` times as long as the look: who follows a busy system leaves most of its time to others."""
 
     def __init__(
         self, clock: Clock | None = None, *, interval: float, timeout: float = float("inf"), rest: float = 0.0
     ) -> None:
         self._clock: Clock = clock or BootClock()
-        self._interval, self._timeout, self._rest = interval, timeout, rest
-        self._looks, self._began, self._waited = 0, 0.0, 0.0
+        self._interval, self._rest, self._left = interval, rest, timeout
+        self._looks, self._began = 0, 0.0
 
     def __aiter__(self) -> Self:
         return self
@@ -42,15 +42,15 @@ class Looks:
             if self._is_last():
                 raise StopAsyncIteration
             pause = max(self._interval, self._rest * (self._clock.time() - self._began))
-            pause = max(self._interval, min(pause, self._timeout - self._waited))
-            self._waited += pause
+            pause = min(pause, self._left)  # so the pauses take the timeout exactly, whatever floats add up to
+            self._left -= pause
             await self._clock.sleep(pause)
         self._looks += 1
         self._began = self._clock.time()
         return self._is_last()
 
     def _is_last(self) -> bool:
-        return self._waited + self._interval > self._timeout
+        return self._left <= 0
 
 
 async def first_of(*waits: Awaitable[T]) -> list[T]:
