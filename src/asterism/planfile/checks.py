@@ -6,6 +6,7 @@ Checks of the placeholders and names in a task: every ``{params.day}`` and every
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -26,12 +27,12 @@ from asterism.core.plan import awaited, task_files
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
+from asterism.execution.command_inputs import FILE_PREFIX
 from asterism.execution.placeholders import Scope, placeholders
-from asterism.execution.task_inputs import MissingInput, fill_template, is_reference
+from asterism.execution.task_inputs import VARIABLE_PREFIX, MissingInput, fill_template, is_reference, is_reserved
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
-from asterism.planfile.shell_reader import unset_variables
 from asterism.planfile.validation_messages import format_path
 
 ACTIONS = ("argv", "shell", "call", "http", "agent")
@@ -215,7 +216,7 @@ class TaskChecks:
             except MissingInput as error:
                 yield ("shell",), str(error), False
             if not {"inputs", "env", "foreach", "matrix"} & set(self.faulty):
-                for text in unset_variables(self.task, self.context.tasks, self.sources, self._variables()):
+                for text in shell_warnings(self.task, self.context.tasks, self.sources, self._variables()):
                     yield ("shell",), text, True
         for path, text in texts:
             try:
@@ -426,3 +427,52 @@ def _texts_in(path: tuple[Part, ...], value: Any) -> Iterator[Found]:
     elif isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _texts_in((*path, key), item)
+
+
+# -- shell lines -------------------------------------------------------------------------------------------------------
+
+_VARIABLE = re.compile(r"(?<![\\$])\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
+_UNEXPANDED = re.compile(r"""(\"(?:\\.|[^"\\])*")|\\.|'[^']*(?:'|\Z)|(?<!\S)#[^\n]*""", re.DOTALL)
+_OPAQUE = re.compile(r"""(?:^|[;&|({\n]|\bthen|\bdo|\belse)\s*(?:eval|source|\.)\s|<<-?\s*['"\\]""")
+_NESTED = re.compile(r"""(?s)"[^"]*(?:\$\(|`)""")
+"""What may set any variable, a here-document that is not expanded, and quotes within quotes."""
+_SETTERS = "for|select|read|export|readonly|local|declare|typeset|let|mapfile|readarray|getopts|printf"
+
+
+def shell_warnings(
+    task: models.Task, tasks: Collection[str], sources: Collection[str], names: Collection[str]
+) -> Iterator[str]:
+    """A sentence for each input that a shell line writes as ``{name}``, and for each ``$name`` that has the name of a
+    task, or the prefix of inputs, and that nothing sets: the shell gives it an empty value, and the task completes.
+
+    The line is not parsed: where it may set the variable, give it a default, or not expand it, nothing is said.
+    ``sources`` are the tasks that it comes after, ``names`` its other variables: parameters, and names of elements."""
+    line, inputs = task.shell or "", task.inputs or {}
+    for name in inputs:
+        if re.search(rf"(?<!\$)\{{{re.escape(name)}\}}", line):
+            yield f'a shell line takes inputs as variables: write "${name}" instead of {{{name}}}'
+    if "$" not in line or _OPAQUE.search(line) or ("'" in line and _NESTED.search(line)):
+        return
+    passed = {*inputs, *(task.env or ()), *names}
+    expanded = _UNEXPANDED.sub(lambda match: match[1] or "", line)
+    for variable in dict.fromkeys(match[1] or match[2] for match in _VARIABLE.finditer(expanded)):
+        name = variable.removeprefix(FILE_PREFIX).removeprefix(VARIABLE_PREFIX)
+        if passed & {name, variable.removeprefix(VARIABLE_PREFIX)} or _sets(line, variable):
+            continue
+        if variable == name and (variable in os.environ or is_reserved(variable)):
+            continue
+        source = next((spelling for spelling in (name, name.replace("_", "-")) if spelling in tasks), None)
+        if source is not None:
+            after = "" if source in sources else f", and after: {source}"
+            yield (
+                f"the line uses ${variable}, but the result of task {source!r} is not passed to it, so the variable is "
+                f"empty; add inputs: {{{name}: {{from: {source}}}}}{after}"
+            )
+        elif variable not in (name, VARIABLE_PREFIX.rstrip("_")):
+            yield f"the line uses ${variable}, but the task has no input {name!r}"
+
+
+def _sets(line: str, name: str) -> bool:
+    """Whether a line may set a variable, or says what to use if it is not set."""
+    assigned = rf"(?<![\w$-]){name}(?:\[[^\]]*\])?\s*(?:[-+*/%&|^]|<<|>>)?="
+    return re.search(rf"{assigned}|\b(?:{_SETTERS})\b[^;\n]*?(?<![\w$]){name}\b|\$\{{{name}[^\w}}]", line) is not None
