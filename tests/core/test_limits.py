@@ -158,7 +158,7 @@ def test_a_grant_takes_room_from_the_next() -> None:
 def served(free: LimitBook, groups: list[LimitedRuns], number: int) -> list[str]:
     turns = []
     for _ in range(number):
-        first = free.in_turn(groups)[0]
+        first = next(free.in_turn(groups))
         free.grant(uses_of(first.uses), first.turn)
         turns.append(first.turn)
     return turns
@@ -194,27 +194,35 @@ def test_turns_are_remembered_by_the_account_and_the_last_ones_only() -> None:
 
 def test_a_large_run_keeps_what_is_free_for_itself() -> None:
     large, small = waiting({"warehouse": 3}, "plan:large", "1"), waiting({"warehouse": 1}, "plan:small", "2")
-    assert book(WAREHOUSE, held={"warehouse": 2}).in_turn([small, large]) == []
-    assert book(WAREHOUSE, held={"warehouse": 1}).in_turn([small, large]) == [large, small]
-    assert book(WAREHOUSE, held={"warehouse": 2}).in_turn([small, large._replace(priority=-1)]) == [small]
+    assert list(book(WAREHOUSE, held={"warehouse": 2}).in_turn([small, large])) == []
+    assert list(book(WAREHOUSE, held={"warehouse": 1}).in_turn([small, large])) == [large, small]
+    assert list(book(WAREHOUSE, held={"warehouse": 2}).in_turn([small, large._replace(priority=-1)])) == [small]
+
+
+def test_a_run_that_needs_more_than_a_limit_allows_by_now_keeps_nothing() -> None:
+    large, small = waiting({"mail": 11}, "plan:large", "1"), waiting({"mail": 1}, "plan:small", "2")
+    free = book(MAIL)
+    assert list(free.in_turn([small, large])) == [small]
+    assert free.shortages({"mail": 11}) == [Shortage("mail", MAIL, 10)]
+    assert free.room_at([large]) is None
 
 
 def test_a_run_that_is_short_of_two_limits_keeps_nothing() -> None:
     blocked = waiting({"warehouse": 4, "account/7": 1}, "plan:a", "1")
     small = waiting({"warehouse": 1}, "plan:b", "2")
     held = {"warehouse": 3, "account/7": 1}
-    assert book(WAREHOUSE, ACCOUNTS, held=held).in_turn([blocked, small]) == [small]
+    assert list(book(WAREHOUSE, ACCOUNTS, held=held).in_turn([blocked, small])) == [small]
 
 
 def test_a_run_that_waits_for_its_account_keeps_the_others_free() -> None:
     blocked = waiting({"warehouse": 1, "account/7": 1}, "plan:a", "1")
     other = waiting({"warehouse": 1, "account/8": 1}, "plan:a", "2")
-    assert book(WAREHOUSE, ACCOUNTS, held={"warehouse": 3, "account/7": 1}).in_turn([blocked, other]) == [other]
+    assert list(book(WAREHOUSE, ACCOUNTS, held={"warehouse": 3, "account/7": 1}).in_turn([blocked, other])) == [other]
 
 
 def test_what_uses_a_limit_that_is_not_set_waits() -> None:
     unknown = waiting({"disk": 1})
-    assert book(WAREHOUSE).in_turn([unknown]) == []
+    assert list(book(WAREHOUSE).in_turn([unknown])) == []
     assert book(WAREHOUSE).room_at([unknown]) is None
 
 

@@ -192,6 +192,41 @@ async def test_a_limit_of_nothing_is_a_pause(stage: Stage) -> None:
     await stage.at_work(device, run)
 
 
+async def test_a_run_that_needs_more_than_a_lowered_limit_allows_keeps_nothing_from_others(stage: Stage) -> None:
+    await set_limit(stage.store, Limit("warehouse", 3))
+    [large] = await created(stage, using("large", {"warehouse": 3}), 1)
+    await asyncio.sleep(1.0)
+    await created(stage, using("small"), 3)
+    await set_limit(stage.store, Limit("warehouse", 2))
+    await stage.device("kitchen", slots=9)
+    await stage.until(lambda: len(working(stage)) == 2)
+    assert "limit 'warehouse' allows 2, and the run needs 3: nothing of it begins" in await reasons(stage, large)
+    await set_limit(stage.store, Limit("warehouse", 3))
+    assert "large" in await worked_off(stage, 4, 3)
+
+
+async def test_a_run_that_needs_more_than_a_lowered_rate_allows_costs_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, limited = list[float](), stage.store.limited
+
+    async def counted() -> Any:
+        looks.append(stage.store.clock())
+        return await limited()
+
+    await set_limit(stage.store, Limit("mail", rate=Rate(5, 60.0)))
+    [large] = await created(stage, using("large", {"mail": 5}), 1)
+    await set_limit(stage.store, Limit("mail", rate=Rate(2, 60.0)))
+    await created(stage, using("small", {"mail": 1}), 1)
+    await stage.device("kitchen", slots=9)
+    await stage.until(lambda: len(working(stage)) == 1)
+    await asyncio.sleep(100.0)
+    monkeypatch.setattr(stage.store, "limited", counted)
+    await asyncio.sleep(100.0)
+    assert len(looks) < 100
+    assert "limit 'mail' allows 2, and the run needs 5: nothing of it begins" in await reasons(stage, large)
+
+
 async def test_what_waits_for_a_limit_that_is_removed_waits_until_it_is_set_again(stage: Stage) -> None:
     await set_limit(stage.store, Limit("warehouse", 1))
     device = await stage.device("kitchen", slots=2)
@@ -261,7 +296,7 @@ async def test_a_plan_with_many_runs_does_not_starve_one_with_three(stage: Stage
 
 
 async def test_without_turns_the_older_plan_goes_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LimitBook, "_turn", lambda self, group: (-group.priority, 0, group.first))
+    monkeypatch.setattr(LimitBook, "_place", lambda self, group, served: 0)
     await set_limit(stage.store, Limit("warehouse", 1))
     await created(stage, using("many"), 20)
     await asyncio.sleep(1.0)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import floor, inf
@@ -299,7 +299,8 @@ class LimitedRuns(NamedTuple):
 
 class Shortage(NamedTuple):
     """A limit that has too little room for a run: ``free`` of ``name`` is free, counted by ``limit``. ``at`` is when a
-    rate has room again; None if a holder has to end first, or if there is no such limit (any more)."""
+    rate has room again; None if a holder has to end first, if it never has so much room, or if there is no such limit
+    (any more)."""
 
     name: str
     limit: Limit | None
@@ -316,19 +317,28 @@ class LimitBook:
     ) -> None:
         self._limits, self._accounts, self._now = limits, dict(accounts), now
         self._held = Counter(dict(held))
-        self._kept: set[str] = set()  # names whose rest is kept for a run that needs more than that
+        self._counting: dict[str, Limit | None] = {}
         self.changed: set[str] = set()
 
+    def _limit(self, name: str) -> Limit | None:
+        """The limit that counts for a name."""
+        if name not in self._counting:
+            self._counting[name] = limit_for(self._limits, name)
+        return self._counting[name]
+
     def account(self, limit: str) -> Account:
-        return self._accounts.setdefault(limit, Account())
+        if limit not in self._accounts:
+            self._accounts[limit] = Account()
+        return self._accounts[limit]
 
-    def shortages(self, uses: Mapping[str, int]) -> list[Shortage]:
-        """The limits that have too little room; none if a run may begin now."""
-        found = [self._shortage(name, amount) for name, amount in uses.items()]
-        return [shortage for shortage in found if shortage is not None]
+    def shortages(self, uses: Mapping[str, int], kept: Container[str] = ()) -> list[Shortage]:
+        """The limits that have too little room; none if a run may begin now. The rest of those that are ``kept`` is for
+        another run."""
+        shortages = (self._shortage(name, amount, kept) for name, amount in uses.items())
+        return [shortage for shortage in shortages if shortage is not None]
 
-    def _shortage(self, name: str, amount: int) -> Shortage | None:
-        limit = limit_for(self._limits, name)
+    def _shortage(self, name: str, amount: int, kept: Container[str]) -> Shortage | None:
+        limit = self._limit(name)
         if limit is None:
             return Shortage(name, None, 0)
         if limit.size is not None and self._held[name] + amount > limit.size:
@@ -337,29 +347,40 @@ class LimitBook:
             account = self.account(limit.name)
             free = account.room(name, limit.rate, self._now)
             if amount > free:
-                return Shortage(name, limit, max(0, free), account.free_at(name, amount, limit.rate, self._now))
-        return Shortage(name, limit, 0) if name in self._kept else None
+                ever = amount <= limit.rate.number
+                at = account.free_at(name, amount, limit.rate, self._now) if ever else None
+                return Shortage(name, limit, max(0, free), at)
+        return Shortage(name, limit, 0) if name in kept else None
 
     def by_turn(self, waiting: Iterable[LimitedRuns]) -> list[LimitedRuns]:
         """What waits, the first in turn first."""
-        return sorted(waiting, key=self._turn)
+        served = {
+            name: {turn: place for place, turn in enumerate(account.turns)} for name, account in self._accounts.items()
+        }
+        return sorted(waiting, key=lambda group: (-group.priority, self._place(group, served), group.first))
 
-    def in_turn(self, waiting: Iterable[LimitedRuns]) -> list[LimitedRuns]:
+    def _place(self, group: LimitedRuns, served: Mapping[str, Mapping[str, int]]) -> int:
+        """The greater, the later it was the turn of a group, in any of its limits."""
+        limits = filter(None, map(self._limit, uses_of(group.uses)))
+        return max((served.get(limit.name, NOTHING).get(group.turn, -1) for limit in limits), default=-1)
+
+    def in_turn(self, waiting: Iterable[LimitedRuns]) -> Iterator[LimitedRuns]:
         """What may begin now, the first in turn first, each as if it alone began. What is short of a single limit keeps
-        the rest of that for itself."""
-        self._kept.clear()
-        fitting = []
+        the rest of that for itself, unless the limit was lowered and allows so much no more."""
+        kept: set[str] = set()
         for group in self.by_turn(waiting):
-            shortages = self.shortages(uses_of(group.uses))
+            uses = uses_of(group.uses)
+            shortages = self.shortages(uses, kept)
             if not shortages:
-                fitting.append(group)
-            elif len(shortages) == 1:
-                self._kept.add(shortages[0].name)
-        self._kept.clear()
-        return fitting
+                yield group
+            elif len(shortages) == 1 and (limit := shortages[0].limit) is not None:
+                if uses[shortages[0].name] <= limit.most:
+                    kept.add(shortages[0].name)
 
     def room_at(self, waiting: Iterable[LimitedRuns]) -> float | None:
         """When the first of those that only wait for rates may begin; None if there are none."""
+        if all(limit.rate is None for limit in self._limits.values()):
+            return None
         times = []
         for group in waiting:
             at = [shortage.at for shortage in self.shortages(uses_of(group.uses))]
@@ -368,19 +389,10 @@ class LimitBook:
                 times.append(max(known))
         return min(times, default=None)
 
-    def _turn(self, group: LimitedRuns) -> tuple[int, int, str]:
-        places = [-1]
-        for name in uses_of(group.uses):
-            limit = limit_for(self._limits, name)
-            turns: Sequence[str] = () if limit is None else self.account(limit.name).turns
-            if group.turn in turns:
-                places.append(turns.index(group.turn))
-        return (-group.priority, max(places), group.first)
-
     def grant(self, uses: Mapping[str, int], turn: str) -> None:
         """A run that uses this begins."""
         for name, amount in uses.items():
-            limit = limit_for(self._limits, name)
+            limit = self._limit(name)
             if limit is None:
                 raise UnknownLimit(name)
             account = self.account(limit.name)

@@ -110,7 +110,8 @@ class LimitedQueue:
         waiting = [group for group in stored.groups if group.waiting]
         room_at = book.room_at(waiting)
         look_in = None if room_at is None else max(0.0, room_at - now)
-        return max((group.priority for group in book.in_turn(waiting)), default=None), look_in
+        first = next(book.in_turn(waiting), None)
+        return None if first is None else first.priority, look_in
 
     async def _take_limited(self, request: TakeRequest, step: Step, free: int) -> list[Run]:
         limit = min(request.limit, free)
@@ -147,8 +148,7 @@ class _Choice:
         above = self._request.above
         left = [group for group in waiting if above is None or group.priority > above]
         taken: list[PutRun] = []
-        while len(taken) < limit and (fitting := self.book.in_turn(left)):
-            group = fitting[0]
+        while len(taken) < limit and (group := next(self.book.in_turn(left), None)) is not None:
             write = await self._next(group)
             if write is None:
                 left.remove(group)

@@ -260,6 +260,9 @@ async def _shortage(fleet: Fleet, stored: StoredLimits, shortage: Shortage, amou
         return Reason("limit", name, f"{allows}: there is room {format_delay(shortage.at - now)}", shortage.at)
     if limit.size == 0:
         return Reason("limit", name, f"limit {name!r} is 0, so nothing that uses it begins")
+    if amount > limit.most:
+        never = f"limit {name!r} allows {limit.most:g}, and the run needs {amount:,}: nothing of it begins until the "
+        return Reason("limit", name, f"{never}limit is raised. See: asterism limit set")
     holders = await _holders(fleet, stored, name)
     free = f"of limit {name!r} ({limit.size:,}) {shortage.free:,} is free{wanted}"
     return Reason("limit", name, f"{free}: {holders}" if holders else free)
