@@ -21,7 +21,7 @@ from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import ask_why, edit_plan
 from asterism.fleet import sent_events
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.sent_events import send_event, takers_of
+from asterism.fleet.sent_events import SentEvent, send_event, takers_of
 from asterism.orchestrator.events import Subscription, TaskEvent
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import StoreUnavailable
@@ -62,7 +62,7 @@ async def test_an_event_continues_the_task_that_waits_for_it(stage: Stage) -> No
     sent = await send_event(stage.store, "payment/17", {"amount": 42}, by="shop")
     result = await running
     assert (result.state, result["paid"].value, DONE) == ("completed", {"amount": 42}, {"ship": 1})
-    (taker,) = await takers_of(stage.store, sent.number)
+    (taker,) = (await takers_of(stage.store, sent.name))[sent.number]
     assert (taker.plan, taker.task) == ("nightly", "paid")
     assert (await stage.load()).plan.tainted == {"paid"}
 
@@ -142,7 +142,7 @@ async def test_all_tasks_of_all_plans_that_wait_get_the_event(stage: Stage) -> N
     results = await asyncio.gather(*jobs)
     assert [result["paid"].value for result in results] == [5, 5]
     assert results[0]["also"].value == 5
-    assert sorted(taker.plan for taker in await takers_of(stage.store, event.number)) == ["a", "b"]
+    assert sorted(taker.plan for taker in (await takers_of(stage.store, event.name))[event.number]) == ["a", "b"]
 
 
 @in_virtual_time
@@ -173,8 +173,8 @@ async def test_of_two_later_plans_of_one_file_one_gets_the_event(stage: Stage) -
 async def test_without_one_register_for_later_plans_both_get_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ablation: each later plan writes a register of its own."""
 
-    def own(number: int, file: str, taker: Any, *, later: bool) -> PutRegister:
-        return sent_events.taking(number, file, taker, later=False)
+    def own(event: SentEvent, file: str, taker: Any, *, later: bool) -> PutRegister:
+        return sent_events.taking(event, file, taker, later=False)
 
     monkeypatch.setattr(awaited_world, "taking", own)
     await send_event(stage.store, "loaded", 1)
@@ -195,6 +195,100 @@ async def test_a_timeout_counts_from_the_first_owner(stage: Stage) -> None:
     result = await stage.orchestrator(host="there").run_stored("nightly")
     assert "did not arrive within 1000s" in result["paid"].reason
     assert stage.now() - began == pytest.approx(1000, abs=5)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_an_event_in_time_counts_though_nobody_runs_the_plan_until_the_timeout(
+    stage: Stage, in_time: bool
+) -> None:
+    began = stage.now()
+    running = stage.orchestrator().run(ordering(wait={**PAID, "timeout": 1000}))
+    await left(running, lambda: stage.now() > began + 600, stage)
+    await asyncio.sleep(0 if in_time else 1000)
+    await send_event(stage.store, "payment/17", 4)
+    await asyncio.sleep(1000)
+    result = await stage.orchestrator(host="there").run_stored("nightly")
+    if in_time:
+        assert result["paid"].value == 4
+    else:
+        assert "did not arrive within 1000s" in result["paid"].reason
+
+
+@in_virtual_time
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_task_of_another_plan_in_time_counts_though_nobody_runs_the_plan(stage: Stage, in_time: bool) -> None:
+    began = stage.now()
+    running = stage.orchestrator().run(ordering(wait={"plan": "load", "task": "a", "timeout": 1000}))
+    await left(running, lambda: stage.now() > began + 600, stage)
+    await asyncio.sleep(0 if in_time else 1000)
+    plan = Constellation("load")
+    plan.add(task("a"))
+    await stage.orchestrator().run(plan)
+    await asyncio.sleep(1000)
+    result = await stage.orchestrator(host="there").run_stored("nightly")
+    if in_time:
+        assert result["paid"].value == "a done"
+    else:
+        assert "did not complete within 1000s" in result["paid"].reason
+
+
+@in_virtual_time
+async def test_a_timeout_waits_for_the_store_to_answer(stage: Stage) -> None:
+    """An event of the last moment may be in a store that does not answer then."""
+    line = Line(stage)
+    running = stage.spawn(behind(stage, line).run(ordering(wait={**PAID, "timeout": 100})))
+    await waits(stage)
+    await asyncio.sleep(97)
+    line.cut = True
+    await send_event(stage.store, "payment/17", 4)
+    await asyncio.sleep(10)
+    line.cut = False
+    assert (await running)["paid"].value == 4
+
+
+@in_virtual_time
+async def test_many_events_of_one_name_are_read_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        await send_event(stage.store, "payment/17", number)
+    reads, registers = list[str](), stage.store.registers
+
+    async def counted(prefix: str) -> Any:
+        reads.append(prefix)
+        return await registers(prefix)
+
+    monkeypatch.setattr(stage.store, "registers", counted)
+    assert (await stage.orchestrator().run(ordering()))["paid"].value == 0
+    assert len([prefix for prefix in reads if prefix.startswith("event")]) <= 4
+
+
+@in_virtual_time
+async def test_a_damaged_event_does_not_stop_the_others(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    await send_event(stage.store, "payment/17", 1)
+    [register] = await stage.store.registers(sent_events.names_prefix("payment/17"))
+    await stage.store.commit([PutRegister(register.key, {"damaged": 1}, register.revision)])
+    running = stage.spawn(stage.orchestrator().run(ordering()))
+    await waits(stage)
+    await send_event(stage.store, "payment/17", 2)
+    assert (await running)["paid"].value == 2
+    assert "an event is left out: register event/payment%2F17/000000000001 cannot be read" in caplog.text
+
+
+@in_virtual_time
+async def test_a_bug_in_one_look_does_not_end_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    events_of, broken = awaited_world.events_of, [ZeroDivisionError()]
+
+    async def sometimes(*arguments: Any) -> Any:
+        if broken:
+            raise broken.pop()
+        return await events_of(*arguments)
+
+    monkeypatch.setattr(awaited_world, "events_of", sometimes)
+    await send_event(stage.store, "payment/17", 2)
+    assert (await stage.orchestrator().run(ordering()))["paid"].value == 2
+    assert "plan nightly cannot look for what its tasks wait for: a bug in Asterism" in caplog.text
 
 
 @in_virtual_time
@@ -303,7 +397,7 @@ async def test_a_process_that_dies_at_any_commit_loses_no_event(
     await asyncio.gather(first, return_exceptions=True)
     result = await stage.orchestrator(host="there").standby("nightly")
     assert (result.state, result["paid"].value) == ("completed", 7)
-    assert len(await takers_of(stage.store, 1)) == 1
+    assert len((await takers_of(stage.store, "payment/17"))[1]) == 1
     assert [entry.what for entry in result.plan.story("paid")].count("completed") == 1
     assert DONE["ship"] in (1, 2)  # at least once, as every task
 
@@ -319,7 +413,7 @@ async def test_an_owner_that_was_overtaken_takes_no_event(stage: Stage) -> None:
     line.cut = False
     await asyncio.gather(first, return_exceptions=True)
     assert (result["paid"].value, DONE["ship"]) == (9, 1)
-    assert len(await takers_of(stage.store, 1)) == 1
+    assert len((await takers_of(stage.store, "payment/17"))[1]) == 1
 
 
 # -- other plans -------------------------------------------------------------------------------------------------------
@@ -352,6 +446,16 @@ async def test_the_taint_of_the_other_plan_comes_along(stage: Stage) -> None:
     loaded = await stage.load()
     assert loaded.plan.tainted == {"paid"}
     assert "brings untrusted data" in [entry.what for entry in loaded.plan.story("paid")]
+
+
+@in_virtual_time
+async def test_an_error_of_the_other_plan_brings_its_taint(stage: Stage) -> None:
+    plan = Constellation("load")
+    plan.add(task("issues", untrusted=True))
+    plan.add(task("a", "broken"), "issues")
+    await stage.orchestrator().run(plan)
+    await stage.orchestrator().run(ordering(wait={"plan": "load", "task": "a"}))
+    assert (await stage.load()).plan.tainted == {"paid"}
 
 
 @in_virtual_time

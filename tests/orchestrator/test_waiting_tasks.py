@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, PlanError, Task, edits
+from asterism.core.plan.awaited import timeout_error
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.orchestrator.execution import Execution
@@ -38,6 +39,9 @@ class PlayedWorld:
 
     def forget(self, node: Node) -> None:
         self.sought.pop(node.id, None)
+
+    def time_is_up(self, node: Node) -> None:
+        self.awaiting.fail(node, timeout_error(node.task.wait_for or {}))
 
 
 class Scene:

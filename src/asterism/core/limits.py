@@ -373,9 +373,10 @@ class LimitBook:
             shortages = self.shortages(uses, kept)
             if not shortages:
                 yield group
-            elif len(shortages) == 1 and (limit := shortages[0].limit) is not None:
-                if uses[shortages[0].name] <= limit.most:
-                    kept.add(shortages[0].name)
+            elif len(shortages) == 1:
+                (short,) = shortages
+                if short.limit is not None and uses[short.name] <= short.limit.most:
+                    kept.add(short.name)
 
     def room_at(self, waiting: Iterable[LimitedRuns]) -> float | None:
         """When the first of those that only wait for rates may begin; None if there are none."""

@@ -14,8 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from asterism.base.error_log import RecurringError
 from asterism.core.errors import error_text
-from asterism.core.plan.awaited import KeptEvent, WaitFailed, awaited_plan, awaited_text, event_for
+from asterism.core.plan.awaited import (
+    KeptEvent,
+    WaitFailed,
+    awaited_plan,
+    awaited_text,
+    deadline,
+    event_for,
+    timeout_error,
+)
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.node import Node
@@ -34,7 +43,6 @@ from asterism.fleet.sent_events import (
 )
 from asterism.orchestrator.execution import Execution
 from asterism.store.protocol import EVENTS_SENT, Store, Watch
-from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
 
@@ -66,6 +74,7 @@ class AwaitedWorld:
         self._places: dict[Node, tuple[Awaited, str]] = {}
         self._followers: dict[str, PlanFollower] = {}
         self._new: dict[str, None] = {}  # names of events for which a task has begun to wait
+        self._late: dict[Node, None] = {}  # tasks whose time is up: one more look, and then they fail
         self._called = asyncio.Event()
         self._taken: set[int] = set()  # events that this owner has taken for its plan
         self._seen: int | None = None  # the last event that was looked at; None if no event is awaited
@@ -95,28 +104,43 @@ class AwaitedWorld:
     def forget(self, node: Node) -> None:
         if node not in self._places:  # it waits for a time
             return
+        self._late.pop(node, None)
         awaited, name = self._places.pop(node)
         del awaited[name][node]
         if not awaited[name]:
             del awaited[name]
 
+    def time_is_up(self, node: Node) -> None:
+        self._late[node] = None
+        self._called.set()
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
         """Look for what is awaited, until this is cancelled."""
+        what = f"plan {self._plan.id} cannot look for what its tasks wait for"
+        trouble = RecurringError(log, what, f"plan {self._plan.id} looks again", self._execution.now)
         await self._called.wait()
         watch = self._store.watch(frozenset({EVENTS_SENT}))
         try:
             while True:
                 self._called.clear()
                 try:
-                    await self._look_for_events()
-                    await self._look_at_plans()
-                except StoreUnavailable as error:
-                    log.warning("plan %s looks for events again soon: %s", self._plan.id, error)
+                    await self._look()
+                    trouble.recovered()
+                except Exception as error:  # nobody else looks for this plan
+                    trouble.occurred(error)
                 await self._until_called(watch)
         finally:
             watch.close()
+
+    async def _look(self) -> None:
+        late = tuple(self._late)
+        await self._look_for_events()
+        await self._look_at_plans()
+        for node in late:
+            if node in self._late:
+                self._execution.awaiting.fail(node, timeout_error(node.task.wait_for or {}))
 
     async def _until_called(self, watch: Watch) -> None:
         """Wait until an event was sent, a task begins to wait, or it is time to look again."""
@@ -154,25 +178,31 @@ class AwaitedWorld:
             return
         sent = {event.number: event for event in await events_of(self._store, name)}
         file, began_at = self._plan.source or self._plan.id, self._journal.head.created_at
-        takers = {number: {taker.plan for taker in await takers_of(self._store, number, file)} for number in sent}
+        taken = await takers_of(self._store, name, file)
+        takers = {number: {taker.plan for taker in plans} for number, plans in taken.items()}
         kept = event_for(
             [KeptEvent(number, event.at) for number, event in sent.items()], takers, self._plan.id, began_at
         )
         if kept is None:
             return
-        if self._plan.id in takers[kept.number]:
+        if self._plan.id in takers.get(kept.number, ()):
             self._taken.add(kept.number)
         for index, node in enumerate(list(self._by_event.get(name, ()))):
             if index % NODES_PER_TURN == NODES_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if node in self._by_event.get(name, ()):
+            if node in self._by_event.get(name, ()) and self._in_time(node, kept.at):
                 self._take(node, sent[kept.number], file, later=kept.at < began_at)
+
+    def _in_time(self, node: Node, at: float) -> bool:
+        """Whether what came at a time came before the timeout of a task. Nobody may have looked for a while."""
+        limit = deadline(node.task.wait_for or {}, node.awaited_since or at)
+        return limit is None or at <= limit
 
     def _take(self, node: Node, event: SentEvent, file: str, *, later: bool) -> None:
         if event.number not in self._taken:
             self._taken.add(event.number)
             taker = EventTaker(self._plan.id, self._execution.now(), node.id)
-            self._journal.stage(taking(event.number, file, taker, later=later))
+            self._journal.stage(taking(event, file, taker, later=later))
         self._execution.awaiting.complete(node, event.data)
 
     # -- other plans ---------------------------------------------------------------------------------------------------
@@ -205,10 +235,13 @@ class AwaitedWorld:
         """End the wait for a task of another plan, if that has completed or never will."""
         wait = node.task.wait_for or {}
         other = plan.nodes.get(wait["task"])
-        if other is not None and other.status is COMPLETED:
-            if plan.tainted:
-                self._plan.add_taint(node, self._execution.now(), f"of plan {plan.id!r}, which has taint")
+        completed = other is not None and other.status is COMPLETED and self._in_time(node, other.ended_at or 0.0)
+        if plan.tainted and (completed or plan.state in ENDED_STATES):  # an error may have data of strangers, too
+            self._plan.add_taint(node, self._execution.now(), f"of plan {plan.id!r}, which has taint")
+        if other is not None and completed:
             self._execution.awaiting.complete(node, other.value)
+        elif other is not None and other.status is COMPLETED:
+            self._execution.awaiting.fail(node, timeout_error(wait))
         elif plan.state in ENDED_STATES:
             state = str(plan.state).replace("_", " ")
             if other is None:

@@ -5,14 +5,15 @@ of the log by number (``event-log/000000000042``), in which those who were woken
 is a register for it, too, so an event that is sent again under its name and key is the one that was sent before.
 
 Events are not messages to somebody: they are kept for some days (``Settings.keep_events``), and continue also what
-begins to wait later. Which plan has taken an event is a register of its own (``event-taken/NUMBER/FILE/PLAN``), written
-in the commit of the step that the event brings about. ``core/plan/awaited.py`` has the rule.
+begins to wait later. Which plan has taken an event is a register of its own (``event-taken/NAME/FILE/NUMBER/PLAN``),
+written in the commit of the step that the event brings about. ``core/plan/awaited.py`` has the rule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,9 @@ from asterism.core.plan.awaited import event_name_problem
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write
+from asterism.store.store_errors import CorruptRecord
+
+log = logging.getLogger("asterism.store")
 
 EVENTS, LOG, KEYS, TAKEN = "event/", "event-log/", "event-key/", "event-taken/"
 """Prefixes of the keys of registers: events by name, their names by number, by key, and who has taken them."""
@@ -76,19 +80,25 @@ def event_key(name: str, number: int) -> str:
     return f"{names_prefix(name)}{number:012d}"
 
 
+def mark_key(name: str, key: str) -> str:
+    """The key of the register that says which event of a name has been sent with a key."""
+    return f"{KEYS}{quote(name, safe='')}/{hashlib.sha256(key.encode()).hexdigest()}"
+
+
 def log_key(number: int) -> str:
     return f"{LOG}{number:012d}"
 
 
-def takers_prefix(number: int, file: str = "") -> str:
-    """The prefix of the keys of those who have taken an event; with ``file`` of the plans of one plan file."""
-    return f"{TAKEN}{number:012d}/" + (f"{quote(file, safe='')}/" if file else "")
+def takers_prefix(name: str, file: str = "") -> str:
+    """The prefix of the keys of those who have taken events of a name; with ``file`` of the plans of one plan file."""
+    return f"{TAKEN}{quote(name, safe='')}/" + (f"{quote(file, safe='')}/" if file else "")
 
 
-def taking(number: int, file: str, taker: EventTaker, *, later: bool) -> PutRegister:
+def taking(event: SentEvent, file: str, taker: EventTaker, *, later: bool) -> PutRegister:
     """The write with which a plan takes an event. Of plans that began ``later`` than the event was sent, one of each
     plan file gets it: the commit of a second one conflicts."""
-    return PutRegister(takers_prefix(number, file) + (FIRST_OF_FILE if later else taker.plan), taker.to_json(), None)
+    who = FIRST_OF_FILE if later else taker.plan
+    return PutRegister(f"{takers_prefix(event.name, file)}{event.number:012d}/{who}", taker.to_json(), None)
 
 
 async def send_event(store: Store, name: str, data: Any = None, *, key: str | None = None, by: str = "") -> SentEvent:
@@ -106,7 +116,7 @@ async def send_event(store: Store, name: str, data: Any = None, *, key: str | No
             f"the data of event {name!r} have {size:,} bytes; an event has {LARGEST_DATA:,} at most: write them to a "
             "file, and send its name"
         )
-    mark = None if key is None else f"{KEYS}{quote(name, safe='')}/{hashlib.sha256(key.encode()).hexdigest()}"
+    mark = None if key is None else mark_key(name, key)
 
     async def attempt() -> SentEvent:
         known = None if mark is None else await store.register(mark)
@@ -140,8 +150,14 @@ async def name_of(store: Store, number: int) -> str | None:
 
 
 async def events_of(store: Store, name: str) -> list[SentEvent]:
-    """The events of a name that are kept, oldest first."""
-    return [register.read(SentEvent.from_json) for register in await store.registers(names_prefix(name))]
+    """The events of a name that are kept, oldest first. One that cannot be read is left out, and logged."""
+    events = []
+    for register in await store.registers(names_prefix(name)):
+        try:
+            events.append(register.read(SentEvent.from_json))
+        except CorruptRecord as error:
+            log.error("an event is left out: %s", error)
+    return events
 
 
 async def latest_events(store: Store, before: int | None, limit: int) -> list[SentEvent]:
@@ -159,9 +175,17 @@ async def latest_events(store: Store, before: int | None, limit: int) -> list[Se
     return events
 
 
-async def takers_of(store: Store, number: int, file: str = "") -> list[EventTaker]:
-    """Who has taken an event."""
-    return [register.read(EventTaker.from_json) for register in await store.registers(takers_prefix(number, file))]
+async def takers_of(store: Store, name: str, file: str = "") -> dict[int, list[EventTaker]]:
+    """Who has taken the events of a name, by the numbers of the events."""
+    takers: dict[int, list[EventTaker]] = {}
+    for register in await store.registers(takers_prefix(name, file)):
+        takers.setdefault(_number(register), []).append(register.read(EventTaker.from_json))
+    return takers
+
+
+def _number(taker: Register) -> int:
+    """The event that the register of a taker is about."""
+    return int(taker.key.removeprefix(TAKEN).split("/", 3)[2])
 
 
 async def remove_events(store: Store, before: float) -> int:
@@ -177,14 +201,16 @@ async def remove_events(store: Store, before: float) -> int:
 async def _parts(store: Store, entries: Iterable[Register]) -> list[Register]:
     """The registers of events, with those of their keys and takers."""
     parts: list[Register] = []
+    takers: dict[str, list[Register]] = {}
     for entry in entries:
-        number = int(entry.key.removeprefix(LOG))
-        event = await store.register(event_key(entry.value["name"], number))
-        key = None if event is None else event.value.get("key")
+        name, number = str(entry.value["name"]), int(entry.key.removeprefix(LOG))
+        event = await store.register(event_key(name, number))
+        key = event.value.get("key") if event is not None and isinstance(event.value, dict) else None
         mark = None
         if key is not None:
-            digest = hashlib.sha256(key.encode()).hexdigest()
-            mark = await store.register(f"{KEYS}{quote(entry.value['name'], safe='')}/{digest}")
-        takers = await store.registers(takers_prefix(number))
-        parts += [part for part in (entry, event, mark, *takers) if part is not None]
+            mark = await store.register(mark_key(name, key))
+        if name not in takers:
+            takers[name] = await store.registers(takers_prefix(name))
+        taken = [taker for taker in takers[name] if _number(taker) == number]
+        parts += [part for part in (entry, event, mark, *taken) if part is not None]
     return parts

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import PlanError
-from asterism.core.plan.awaited import WaitFailed, awaited_text, deadline, timeout_error
+from asterism.core.plan.awaited import WaitFailed, awaited_text, deadline
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED
@@ -39,6 +39,9 @@ class World(Protocol):
 
     def forget(self, node: Node) -> None:
         """The task waits no longer."""
+
+    def time_is_up(self, node: Node) -> None:
+        """The timeout of the task is over. Look once more, since it may have come in time; then let the task fail."""
 
 
 class WaitingTasks:
@@ -118,8 +121,8 @@ class WaitingTasks:
             ended += 1
             if "until" in wait:
                 self.complete(node, wait["until"])
-            else:
-                self.fail(node, timeout_error(wait))
+            elif self.world is not None:
+                self.world.time_is_up(node)
         self._set_timer(0.0 if ended == ENDS_PER_TURN else None)
 
     # -- edits and the end ---------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asterism.api import documents
 from asterism.api import event_operations as declared
 from asterism.api.documents import document_of
@@ -11,16 +13,21 @@ from asterism.fleet.sent_events import SentEvent
 from asterism.store.protocol import Store
 
 
-async def _document(store: Store, event: SentEvent) -> documents.SentEvent:
-    takers = await sent_events.takers_of(store, event.number)
-    taken = [document_of(documents.EventTaker, taker) for taker in sorted(takers, key=lambda taker: taker.at)]
-    return document_of(documents.SentEvent, event, taken_by=taken)
+async def _documents(store: Store, events: Sequence[SentEvent]) -> list[documents.SentEvent]:
+    takers = {name: await sent_events.takers_of(store, name) for name in {event.name for event in events}}
+    items = []
+    for event in events:
+        by_time = sorted(takers[event.name].get(event.number, ()), key=lambda taker: taker.at)
+        taken = [document_of(documents.EventTaker, taker) for taker in by_time]
+        items.append(document_of(documents.SentEvent, event, taken_by=taken))
+    return items
 
 
 async def send_event(system: LocalSystem, request: declared.SendEvent) -> documents.SentEvent:
     fleet = system.fleet
     event = await sent_events.send_event(fleet.store, request.name, request.data, key=request.key, by=fleet.by)
-    return await _document(fleet.store, event)
+    [item] = await _documents(fleet.store, [event])
+    return item
 
 
 async def list_events(system: LocalSystem, request: declared.ListEvents) -> documents.Page[documents.SentEvent]:
@@ -31,6 +38,6 @@ async def list_events(system: LocalSystem, request: declared.ListEvents) -> docu
         kept = await sent_events.events_of(store, request.name)
         older = (event for event in kept if request.before is None or event.number < request.before)
         events = sorted(older, key=lambda event: -event.number)[: request.limit]
-    items = [await _document(store, event) for event in events]
+    items = await _documents(store, events)
     following = str(events[-1].number) if len(events) == request.limit else None
     return documents.Page(items=items, next=following, now=store.clock())
