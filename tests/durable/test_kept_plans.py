@@ -20,6 +20,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Store
 from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, chain
+from tests.long_tests import rest_long
 
 pytestmark = pytest.mark.virtual_time
 
@@ -107,7 +108,7 @@ async def test_a_plan_that_changes_after_the_look_makes_the_edit_begin_again(
             await stage.load()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", rest_long(range(40), 8))
 async def test_edits_of_several_processes_in_any_order(stage: Stage, seed: int) -> None:
     """Each accepted edit is in the plan and makes the next version, a rejected one changes nothing, and each process
     keeps the plan as it was after its own edit."""

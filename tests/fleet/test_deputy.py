@@ -13,6 +13,7 @@ from asterism.fleet.monitor import Monitor
 from asterism.fleet.settings import COORDINATOR, DEPUTY
 from asterism.store.protocol import PutRegister
 from tests.fleet.fleet_scenes import WORK, Device, Stage
+from tests.long_tests import rest_long
 
 pytestmark = pytest.mark.virtual_time
 
@@ -46,7 +47,7 @@ async def seconds_until_free(stage: Stage, flow: Workflow, wait: float, *names: 
 
 
 @pytest.mark.parametrize("flow", [SLOW, BRISK], ids=["90 s", "6 s"])
-@pytest.mark.parametrize("wait", [0.0, 1.7, 13.3, 29.9])
+@pytest.mark.parametrize("wait", rest_long([13.3, 0.0, 1.7, 29.9], 1))
 @pytest.mark.parametrize("names", [("attic",), ("attic", "cellar", "shed")], ids=["two", "four"])
 async def test_the_runs_of_a_dead_coordinator_are_free_after_their_own_timeout_and_a_pass(
     stage: Stage, flow: Workflow, wait: float, names: tuple[str, ...]

@@ -288,7 +288,7 @@ async def test_nothing_but_the_queue_of_limits_grants_a_run_that_uses_some(stage
 
 async def test_a_plan_with_many_runs_does_not_starve_one_with_three(stage: Stage) -> None:
     await set_limit(stage.store, Limit("warehouse", 1))
-    await stage.person.create_many(using("many"), [{}] * 10_000)
+    await stage.person.create_many(using("many"), [{}] * 1_000)
     await asyncio.sleep(1.0)
     await created(stage, using("few"), 3)
     await stage.device("kitchen", slots=3)

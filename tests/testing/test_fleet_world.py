@@ -91,12 +91,12 @@ def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ablation", "first"),
     [
-        (no_fencing, 206),
-        (no_self_fencing, 111),
+        (no_fencing, 17),
+        (no_self_fencing, 17),
         (heartbeats_by_the_clock_of_the_device, 0),
-        (a_deputy_that_has_observed_nothing, 43),
-        (what_a_sick_machine_cannot_do_has_failed, 7),
-        (stories_that_go_backwards, 33),
+        (a_deputy_that_has_observed_nothing, 95),
+        (what_a_sick_machine_cannot_do_has_failed, 13),
+        (stories_that_go_backwards, 27),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -94,6 +94,7 @@ def test_a_lease_that_ends_too_early_is_noticed(monkeypatch: Patch) -> None:
     hunted()
 
 
+@pytest.mark.long  # many examples do not wait for the end of a lease
 def test_a_lease_that_never_ends_is_noticed(monkeypatch: Patch) -> None:
     spoil(monkeypatch, "expire", lambda before, after, now: before)
     hunted()
