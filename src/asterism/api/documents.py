@@ -330,6 +330,9 @@ class PlanTask(Document):
     group: str | None
     estimate: float | None
     result: Annotated[Any, Doc("What it returned; in a list of tasks only if results are asked for.")] = None
+    behind: Annotated[dict[str, int], Doc("How many tasks a folded group stands for, by status.")] = field(
+        default_factory=dict
+    )
 
 
 class PlanDependency(Document):

@@ -56,12 +56,21 @@ class SubmitPlan(Request):
     reason: Reason = ""
 
 
+MOST_TASKS = 1000
+"""How many tasks one page lists."""
+
+Opened = Annotated[str, Limit(max_length=10_000), Doc("Large groups whose tasks are shown one by one, between `|`.")]
+
+
 class ShowPlan(Request):
-    """Without ``tasks`` the lists of tasks and dependencies are empty."""
+    """Without ``tasks`` the lists of tasks and dependencies are empty. With ``folded`` a large group is one task, with
+    counts of its elements, unless it is among ``opened``."""
 
     plan: PlanName
     tasks: bool = True
     results: Annotated[bool, Doc("Also what the tasks returned.")] = False
+    folded: bool = False
+    opened: Opened = ""
 
 
 class OnePlan(Request):
@@ -76,6 +85,8 @@ class CopyPlan(Request):
 class ShowVersion(Request):
     plan: PlanName
     version: int
+    folded: bool = False
+    opened: Opened = ""
 
 
 class DrawPlan(Request):
@@ -85,6 +96,18 @@ class DrawPlan(Request):
     form: Literal["text", "mermaid", "svg"] = "text"
     width: Annotated[int, Limit(ge=1, le=10_000)] = 80
     version: Annotated[int | None, Limit(ge=0, le=999_999_999), Doc("Default: as it is now.")] = None
+    opened: Opened = ""
+
+
+class ListTasks(Request):
+    """``search`` is a part of the id, the description, the device or the status of a task."""
+
+    plan: PlanName
+    group: Annotated[Name | None, Doc("Only the elements of this group.")] = None
+    status: Annotated[str, Limit(max_length=100), Doc("Only tasks with this status, such as `failed`.")] = ""
+    search: Annotated[str, Limit(max_length=200), Doc("Only tasks with this text in them.")] = ""
+    after: Annotated[Name | None, Doc("Continue after this task.")] = None
+    limit: Annotated[int, Limit(ge=1, le=MOST_TASKS)] = 100
 
 
 class ReadStory(Request):
@@ -170,6 +193,13 @@ class RetryPlan(Request):
 class PlanOperations:
     submit_plan = Operation(SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", status=201)
     show_plan = Operation(ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
+    list_tasks = Operation(
+        ListTasks,
+        documents.Page[documents.PlanTask],
+        "The tasks of a plan, some at a time: those of a large group, or those that failed.",
+        "GET /plans/{plan}/tasks",
+        needs=READ,
+    )
     copy_plan = Operation(
         CopyPlan,
         documents.PlanCopy,

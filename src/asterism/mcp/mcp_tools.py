@@ -128,7 +128,13 @@ TOOLS: Mapping[str, McpTool] = {
             _DO.show_plan,
             "Read a plan as it is now: version, state, tasks, dependencies, open edit cycles, edits that wait for a "
             "person. Its `position` is where read_changes and wait_for_events continue. tasks=false leaves out tasks "
-            "and dependencies.",
+            "and dependencies, folded=true shows a group of more than 100 elements as one task.",
+            untrusted=True,
+        ),
+        McpTool(
+            "list_tasks",
+            _DO.list_tasks,
+            "List the tasks of a plan, some at a time: those of a group, with a status, or with a text in them.",
             untrusted=True,
         ),
         McpTool(

@@ -7,14 +7,16 @@ are loops over explicit lists: a chain of many thousand tasks is as safe as a sh
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
 from asterism.core.plan.awaited import wait_text
+from asterism.core.plan.folded_groups import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
-from asterism.core.plan.status import CANCELLED, PENDING
+from asterism.core.plan.status import CANCELLED
 
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
@@ -24,15 +26,20 @@ if TYPE_CHECKING:
 
 STATUSES = ("pending", "waiting", "queued", "starting", "running", "completed", "failed", "cancelled", "removed")
 
+# What a reader looks for first comes first, for the end of a long line may be cut.
+_URGENCY = ("failed", "running", "starting", "queued", "completed", "waiting", "pending", "cancelled", "removed")
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnTask:
-    """One task. `note` is a short remark, such as the device or the reason of a failure."""
+    """One task. `note` is a short remark, such as the device or the reason of a failure. `behind` counts the tasks that
+    a folded group stands for, by status."""
 
     id: str
     label: str
     status: str = "pending"
     note: str = ""
+    behind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,21 @@ class Picture:
     edges: tuple[DrawnEdge, ...]
 
 
+def count_by_status(drawn_tasks: Iterable[DrawnTask]) -> list[tuple[str, int]]:
+    """How many tasks have which status, the most urgent status first. Those behind a folded group count."""
+    counts: Counter[str] = Counter()
+    for drawn_task in drawn_tasks:
+        counts[drawn_task.status] += 1
+        counts.update(drawn_task.behind)
+    return in_order(counts)
+
+
+def in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Counts by status, the most urgent first."""
+    known = [(status, counts[status]) for status in _URGENCY if counts.get(status)]
+    return known + sorted((status, count) for status, count in counts.items() if count and status not in _URGENCY)
+
+
 LONGEST_LABEL = 60
 
 
@@ -85,20 +107,28 @@ def picture(
     phase: Callable[[Node], str | None] | None = None,
     *,
     work: bool = False,
+    opened: Collection[str] = (),
 ) -> Picture:
-    """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies. ``phase`` returns what a
-    running task of a fleet does: it may be queued. With ``work``, each task shows what it executes, whatever its
-    description says.
+    """The plan as it is now. A large group is one task with counts, unless it is ``opened``. ``gone`` maps tasks that
+    an edit removed to their dependencies. ``phase`` returns what a running task of a fleet does: it may be queued. With
+    ``work``, each task shows what it executes, whatever its description says.
 
     A removed task is drawn after its dependencies, and no present task is drawn after it."""
     from asterism.orchestrator.plan_mask import PlanMask  # drawings of other data do not need it
 
     secrets, gone = secrets or PlanMask(plan), gone or {}
-    drawn_tasks = [_drawn_task(node, secrets, phase and phase(node), work) for node in plan.nodes.values()]
+    folded = folded_groups(plan, opened)
+
+    def status(node: Node) -> str:
+        return (phase and phase(node)) or node.shown_status
+
+    drawn_tasks = [
+        _drawn_task(node, status(node), secrets, work, folded.counts(node.id, status)) for node in folded.nodes(plan)
+    ]
     drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]
-    lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in plan.dependencies]
+    lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in folded.dependencies(plan)]
     lines += [
-        DrawnEdge(edge.source, edge.target, edge.on, edge.when)
+        DrawnEdge(folded.group_of.get(edge.source, edge.source), edge.target, edge.on, edge.when)
         for edges in gone.values()
         for edge in edges
         if edge.source in plan or edge.source in gone
@@ -106,10 +136,12 @@ def picture(
     return Picture(plan.id, tuple(drawn_tasks), tuple(lines))
 
 
-def _drawn_task(node: Node, secrets: PlanMask, phase: str | None, work: bool) -> DrawnTask:
-    status = phase or ("waiting" if node.status is PENDING and (node.open or node.awaits) else str(node.status))
+def _drawn_task(node: Node, status: str, secrets: PlanMask, work: bool, behind: Mapping[str, int]) -> DrawnTask:
     shown = shorten(work_text(node.task, secrets), LONGEST_LABEL) if work else label(node.task, secrets)
-    device = node.task.device if phase == "queued" else node.device or node.task.device
+    if behind:
+        counts = ", ".join(f"{count:,} {word}" for word, count in in_order(behind))
+        return DrawnTask(node.id, counts, status_of_group(status, behind), "", behind)
+    device = node.task.device if status == "queued" else node.device or node.task.device
     notes = [device or ""]
     if node.status is CANCELLED and not node.reason.startswith((NOT_NEEDED, UNREACHABLE)):  # somebody cancelled it
         notes.append(shorten(secrets.shown(node.reason), LONGEST_LABEL))

@@ -19,7 +19,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -31,7 +30,7 @@ from rich.text import Text
 
 from asterism.base.status_colours import BOLD, COLOURS, DIM, mark, tone
 from asterism.base.text import clean, plural, shorten
-from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture
+from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture, count_by_status
 
 MOST_TASKS = 200
 KEY = "─┼─ joins a lane, ─│─ passes it by"
@@ -57,7 +56,9 @@ def terminal(picture: Picture, width: int) -> Text:
 
 def _heading(picture: Picture) -> list[Text]:
     title = Text().append(clean(picture.title), BOLD)
-    title.append(f"  {plural(len(picture.tasks), 'task')}, {plural(len(picture.edges), 'dependency')}", DIM)
+    behind = sum(sum(drawn_task.behind.values()) for drawn_task in picture.tasks)
+    edges = "" if behind else f", {plural(len(picture.edges), 'dependency')}"
+    title.append(f"  {plural(len(picture.tasks) + behind, 'task')}{edges}", DIM)
     return [title, *([shares(picture.tasks), Text()] if picture.tasks else [])]
 
 
@@ -412,9 +413,6 @@ _JOINS = {
 
 # -- styles and counts -------------------------------------------------------------------------------------------------
 
-# What a reader looks for first comes first, for the end of a long line may be cut.
-_URGENCY = ("failed", "running", "starting", "queued", "completed", "waiting", "pending", "cancelled", "removed")
-
 
 def line_tone(kind: str) -> Style:
     """The style of the words of a dependency that asks for more than success."""
@@ -424,13 +422,6 @@ def line_tone(kind: str) -> Style:
 def lane_tone(status: str) -> Style:
     """The style of the lane below a task: coloured once the task has run, so that open edges stand back."""
     return Style(color=COLOURS[status]) if status in ("completed", "failed", "running") else DIM
-
-
-def count_by_status(drawn_tasks: Sequence[DrawnTask]) -> list[tuple[str, int]]:
-    """How many tasks have which status, the most urgent status first."""
-    counts = Counter(drawn_task.status for drawn_task in drawn_tasks)
-    known = [(status, counts.pop(status)) for status in _URGENCY if status in counts]
-    return known + sorted(counts.items())
 
 
 def shares(drawn_tasks: Sequence[DrawnTask]) -> Text:

@@ -12,10 +12,14 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import read_plan
-from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.endpoint import Call, Endpoint
 
 
-class LayoutQuery(BaseModel, extra="forbid"):
+class OpenedQuery(BaseModel, extra="forbid"):
+    opened: str = Field("", max_length=10_000, description="Large groups whose tasks are shown, between `|`.")
+
+
+class LayoutQuery(OpenedQuery):
     version: int | None = Field(None, ge=0, le=999_999_999, description="Default: the newest.")
 
 
@@ -48,7 +52,7 @@ async def layout(call: Call) -> Any:
         plan = (await read_plan(call.fleet, name)).record.plan
     else:
         plan = (await plan_at(call.fleet.store, name, version)).plan
-    return await call.server.plan_layouts.layout(name, plan)
+    return await call.server.plan_layouts.layout(name, plan, call.query.opened.split("|"))
 
 
 async def layout_after(call: Call) -> Any:
@@ -59,7 +63,7 @@ async def layout_after(call: Call) -> Any:
     plan = (await read_plan(call.fleet, name)).record.plan
     edited = plan.copy()
     edited.apply(batch, call.fleet.store.clock())
-    return await call.server.plan_layouts.layout_after(name, plan, edited)
+    return await call.server.plan_layouts.layout_after(name, plan, edited, call.query.opened.split("|"))
 
 
 ENDPOINTS = (
@@ -78,7 +82,7 @@ ENDPOINTS = (
         layout_after,
         "Where to draw each task after some edits.",
         READ,
-        NoModel,
+        OpenedQuery,
         PlannedEdits,
         Layout,
     ),

@@ -1,5 +1,7 @@
 """Layouts of plans for the page, remembered by version, so that an edit moves as little as possible.
 
+A large group that nobody has opened is one task.
+
 The layout of a version starts from the layout of the nearest version that is remembered. After a restart of the server,
 or for a plan that was not looked at for long, the first layout is a fresh one.
 """
@@ -8,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.folded_groups import folded_groups
 from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
 from asterism.report.layout import Place
 
@@ -50,19 +53,21 @@ class PlanLayouts:
         self._size = 0
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def layout(self, name: str, plan: Constellation) -> JsonObject:
+    async def layout(self, name: str, plan: Constellation, opened: Collection[str] = ()) -> JsonObject:
         """The layout of a plan as JSON: places in pixels, centres of the boxes."""
-        return {"version": plan.version, **layout_json(await self._layout(name, plan))}
+        return {"version": plan.version, **layout_json(await self._layout(name, plan, opened))}
 
-    async def layout_after(self, name: str, plan: Constellation, edited: Constellation) -> JsonObject:
+    async def layout_after(
+        self, name: str, plan: Constellation, edited: Constellation, opened: Collection[str] = ()
+    ) -> JsonObject:
         """The layout that ``edited`` would have if it were the next version of the plan. It is not remembered."""
-        after = await _computed(await self._layout(name, plan), *_shape(edited))
+        after = await _computed(await self._layout(name, plan, opened), *_shape(edited, opened))
         return {"version": edited.version, **layout_json(after)}
 
-    async def _layout(self, name: str, plan: Constellation) -> PlanLayout:
+    async def _layout(self, name: str, plan: Constellation, opened: Collection[str]) -> PlanLayout:
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
-            return await self._find(name, plan.version, *_shape(plan))
+            return await self._find(name, plan.version, *_shape(plan, opened))
 
     async def _find(
         self, name: str, version: int, tasks: Sequence[str], dependencies: Sequence[Dependency]
@@ -89,8 +94,9 @@ class PlanLayouts:
         self._size -= known.size if known is not None else 0
 
 
-def _shape(plan: Constellation) -> tuple[list[str], list[Dependency]]:
-    return [task.id for task in plan], [(edge.source, edge.target) for edge in plan.dependencies]
+def _shape(plan: Constellation, opened: Collection[str]) -> tuple[list[str], list[Dependency]]:
+    folded = folded_groups(plan, opened)
+    return [node.id for node in folded.nodes(plan)], [(edge.source, edge.target) for edge in folded.dependencies(plan)]
 
 
 async def _computed(before: PlanLayout | None, tasks: Sequence[str], dependencies: Sequence[Dependency]) -> PlanLayout:

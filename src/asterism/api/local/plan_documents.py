@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
 from asterism.api import documents
 from asterism.api.documents import document_of
 from asterism.api.local.plan_list_handlers import plan_summary
+from asterism.api.plan_operations import ListTasks
 from asterism.base.text import clean
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
@@ -30,6 +33,7 @@ from asterism.core.plan.edits import (
     WaitingEdit,
     addition_of,
 )
+from asterism.core.plan.folded_groups import UNFOLDED, folded_groups, status_of_group
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.journal import cycle_to_json, lock_to_json
@@ -55,17 +59,19 @@ def view(
     now: float,
     tasks: bool = True,
     results: bool = False,
+    opened: Collection[str] | None = None,
     approvals: Sequence[documents.WaitingEdit] = (),
 ) -> documents.Plan:
     """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty, with ``results`` its tasks
-    have theirs. ``approvals`` are the documents of the edits that wait for a person."""
+    have theirs, with ``opened`` large groups are one task. ``approvals`` are the documents of the edits that wait for a
+    person."""
     plan, head = stored.record.plan, stored.record.head
     fields = {
         name: value for name, value in vars(plan_summary(stored.listed)).items() if name not in ("tasks", "error")
     }
     return documents.Plan(
         **fields,
-        **(structure(plan, stored, results=results) if tasks else {"tasks": [], "dependencies": []}),
+        **(structure(plan, stored, results=results, opened=opened) if tasks else {"tasks": [], "dependencies": []}),
         now=now,
         ended=head.ended,
         position=str(stored.record.number),
@@ -115,25 +121,59 @@ def copied_plan(plan: Constellation, mask: PlanMask, values: Mapping[str, Any]) 
     return masked
 
 
-def structure(plan: Constellation, stored: StoredPlan | None = None, *, results: bool = False) -> JsonObject:
+def structure(
+    plan: Constellation,
+    stored: StoredPlan | None = None,
+    *,
+    results: bool = False,
+    opened: Collection[str] | None = None,
+) -> JsonObject:
     """The tasks and the dependencies of a plan. ``stored`` says which device has a running task and since when; None
-    for a plan of the past."""
+    for a plan of the past. With ``opened`` every other large group is one task."""
     mask, groups = PlanMask(plan), groups_of(plan)
-    nodes = plan.nodes.values()
+    folded = UNFOLDED if opened is None else folded_groups(plan, opened)
     values = mask.results() if results else {}
     return {
-        "tasks": [task_document(node, plan, mask, groups, stored, values) for node in nodes],
+        "tasks": [
+            task_document(node, plan, mask, groups, stored, values, folded.counts(node.id, partial(_status, stored)))
+            for node in folded.nodes(plan)
+        ],
         "dependencies": [
-            documents.PlanDependency(source=source, target=node.id, on=edge.on, when=edge.when)
-            for node in nodes
-            for source, edge in node.parents.items()
+            documents.PlanDependency(source=edge.source, target=edge.target, on=edge.on, when=edge.when)
+            for edge in folded.dependencies(plan)
         ],
     }
 
 
-def content(plan: Constellation, *, results: bool = False) -> documents.PlanContent:
+def task_page(stored: StoredPlan, request: ListTasks) -> documents.Page[documents.PlanTask]:
+    """The tasks of a plan that a request wants, in the order of the plan."""
+    plan = stored.record.plan
+    mask, groups, wanted = PlanMask(plan), groups_of(plan), request.search.lower()
+    nodes = iter(plan.nodes.values())
+    if request.after is not None:
+        next(node for node in nodes if node.id == request.after)
+    found = (
+        node
+        for node in nodes
+        if request.group in (None, groups.get(node.id))
+        and request.status in ("", status := _status(stored, node))
+        and wanted in "\0".join((node.id, node.task.description, node.device or "", status)).lower()
+    )
+    items = [task_document(node, plan, mask, groups, stored) for node in islice(found, request.limit + 1)]
+    following = items[request.limit - 1].id if len(items) > request.limit else None
+    return documents.Page(items=items[: request.limit], next=following)
+
+
+def _status(stored: StoredPlan | None, node: Node) -> str:
+    """The status of a task with its phase."""
+    return (stored and stored.phase(node)) or node.shown_status
+
+
+def content(
+    plan: Constellation, *, results: bool = False, opened: Collection[str] | None = None
+) -> documents.PlanContent:
     """A plan that is in no store, or of the past."""
-    parts = structure(plan, results=results)
+    parts = structure(plan, results=results, opened=opened)
     state = str(plan.state)
     return documents.PlanContent(name=plan.id, version=plan.version, state=state, counts=counts(plan), **parts)
 
@@ -159,8 +199,10 @@ def task_document(
     groups: dict[str, str],
     stored: StoredPlan | None = None,
     results: Mapping[str, Any] = MappingProxyType({}),
+    behind: Mapping[str, int] = MappingProxyType({}),
 ) -> documents.PlanTask:
-    """``results`` are the masked results of tasks that are shown with it."""
+    """``results`` are the masked results of tasks that are shown with it, ``behind`` counts those that it stands
+    for."""
     run = None if stored is None else stored.runs.get(node.id)
     times = node.times if stored is None else stored.times(node)
     reason = error_text(node.error) or node.reason
@@ -169,7 +211,7 @@ def task_document(
         documents.PlanTask,
         node,
         name=node.task.description or node.id,
-        status="waiting" if node.status is PENDING and (node.open or node.awaits) else str(node.status),
+        status=status_of_group(node.shown_status, behind),
         waits_for=mask.shown(wait_text(node.task.wait_for or {})) if node.awaits else None,
         reason=mask.shown(reason) if reason else None,
         device=node.device if run is None else run.device,
@@ -179,6 +221,7 @@ def task_document(
         group=groups.get(node.id),
         estimate=node.task.estimate,
         result=plain_json(results.get(node.id), f"the result of task {node.id!r}"),
+        behind=dict(behind),
     )
 
 

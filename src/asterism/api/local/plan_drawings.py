@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from asterism.api.documents import Drawing, TextStyle
 from asterism.core.plan.constellation import Constellation
@@ -13,11 +13,15 @@ from asterism.report.picture import picture
 
 
 def drawing(
-    plan: Constellation, form: str, width: int = 80, phase: Callable[[Node], str | None] | None = None
+    plan: Constellation,
+    form: str,
+    width: int = 80,
+    opened: Collection[str] = (),
+    phase: Callable[[Node], str | None] | None = None,
 ) -> Drawing:
     """A plan as ``text`` of at most ``width`` cells a line, ``mermaid`` or ``svg``. ``phase`` tells what running tasks
-    do. Secrets are masked."""
-    drawn = picture(plan, PlanMask(plan), phase=phase)
+    do, ``opened`` which large groups are drawn task by task. Secrets are masked."""
+    drawn = picture(plan, PlanMask(plan), phase=phase, opened=opened)
     if form == "text":
         text = terminal(drawn, width)
         styles = [TextStyle(start=span.start, end=span.end, style=str(span.style)) for span in text.spans]

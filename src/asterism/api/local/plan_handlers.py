@@ -80,8 +80,27 @@ async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> document
     stored = await read_plan(fleet, request.plan)
     approvals = await plan_documents.approval_documents(fleet, stored.record, stored.waiting)
     return plan_documents.view(
-        stored, now=fleet.store.clock(), tasks=request.tasks, results=request.results, approvals=approvals
+        stored,
+        now=fleet.store.clock(),
+        tasks=request.tasks,
+        results=request.results,
+        opened=_opened(request),
+        approvals=approvals,
     )
+
+
+def _opened(request: declared.ShowPlan | declared.ShowVersion) -> list[str] | None:
+    """Which large groups are shown task by task; None for all."""
+    return request.opened.split("|") if request.folded else None
+
+
+async def list_tasks(system: LocalSystem, request: declared.ListTasks) -> documents.Page[documents.PlanTask]:
+    stored = await read_plan(system.fleet, request.plan)
+    plan, named = stored.record.plan, (request.group, request.after)
+    unknown = next((task for task in named if task is not None and task not in plan), None)
+    if unknown is not None:
+        raise unknown_task(plan, unknown)
+    return plan_documents.task_page(stored, request)
 
 
 async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> documents.Plan:
@@ -103,10 +122,12 @@ async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> document
 
     if request.version is None:
         stored = await read_plan(system.fleet, request.plan)
-        draw = partial(drawing, stored.record.plan, request.form, request.width, stored.phase)
+        draw = partial(
+            drawing, stored.record.plan, request.form, request.width, request.opened.split("|"), stored.phase
+        )
     else:
         past = await plan_at(system.fleet.store, request.plan, request.version)
-        draw = partial(drawing, past.plan, request.form, request.width)
+        draw = partial(drawing, past.plan, request.form, request.width, request.opened.split("|"))
     return draw() if system.own else await asyncio.to_thread(draw)
 
 
@@ -205,7 +226,8 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     past = await plan_at(system.fleet.store, request.plan, request.version)
     edit = read_record(documents.PlanVersion, past.version.to_json())
-    return documents.PastPlan(**vars(plan_documents.content(past.plan)) | {"version": past.version.version}, edit=edit)
+    content = plan_documents.content(past.plan, opened=_opened(request))
+    return documents.PastPlan(**vars(content) | {"version": past.version.version}, edit=edit)
 
 
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.api.documents import read_pages
+from asterism.api.documents import PlanTask, read_pages
 from asterism.api.plan_list_operations import MOST_PLANS, STATES
+from asterism.api.plan_operations import MOST_TASKS
 from asterism.base.text import clean, clean_lines, masked_urls, plural
 from asterism.cli.cli_context import (
     Answer,
@@ -134,9 +135,14 @@ async def list_(
 @plan.command()
 @drawing_options
 @option("--failed", "List only the tasks that failed, with the reasons.")
+@option("--open GROUP", "Draw the elements of this large group (repeatable).", to="opened", multiple=True)
 @on_system()
-def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, as_json: bool) -> Any:
-    """Draw a plan as it is now, with the states of its tasks."""
+def show(
+    name: str, svg_path: str | None, as_mermaid: bool, failed: bool, opened: tuple[str, ...], as_json: bool
+) -> Any:
+    """Draw a plan as it is now, with the states of its tasks.
+
+    A foreach of more than 100 elements is one task with counts."""
     check_drawing_options(svg_path, as_mermaid, as_json)
     if failed and (svg_path is not None or as_mermaid):
         raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
@@ -146,16 +152,19 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, failed: bool, as_jso
         from asterism.cli.screen import Screen, print_lines
 
         if as_mermaid or svg_path is not None:
-            await draw_stored(system, name, svg_path, as_mermaid)
+            await draw_stored(system, name, svg_path, as_mermaid, opened=opened)
             return
-        shown = await system.show_plan(name, results=as_json)
+        failures: list[PlanTask] = []
+        if failed:
+            failures = (await read_pages(system.list_tasks, 0, MOST_TASKS, plan=name, status="failed")).items
+        shown = await system.show_plan(name, tasks=as_json and not failed, results=as_json)
         if as_json:
-            print_json([task for task in shown.tasks if task.status == "failed"] if failed else shown)
+            print_json(failures if failed else shown)
             return
         if failed:
-            print_lines(lambda width: failure_lines(shown))
+            print_lines(lambda width: failure_lines(failures))
         else:
-            await draw_stored(system, name, None, False)
+            await draw_stored(system, name, None, False, opened=opened)
         screen, state = Screen(), status_lines(shown, resume_command(system.url, name))
         for line in ["", *state, *review_lines(shown, same_system(system.url))]:
             screen.say(line)

@@ -259,13 +259,20 @@ def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
 
 
 async def draw_stored(
-    system: System, name: str, svg_path: str | None, as_mermaid: bool, version: int | None = None
+    system: System,
+    name: str,
+    svg_path: str | None,
+    as_mermaid: bool,
+    version: int | None = None,
+    opened: Sequence[str] = (),
 ) -> None:
-    """The same for a plan in a store or at a server, as it is now or at a version."""
+    """The same for a plan in a store or at a server, as it is now or at a version. The elements of the large groups
+    ``opened`` are drawn."""
     from asterism.cli.screen import Screen
 
     width = max(1, min(Screen().width, 10_000))
-    _print_drawing(await system.draw_plan(name, _form(svg_path, as_mermaid), width, version), svg_path)
+    form = _form(svg_path, as_mermaid)
+    _print_drawing(await system.draw_plan(name, form, width, version, "|".join(opened)), svg_path)
 
 
 def _form(svg_path: str | None, as_mermaid: bool) -> Literal["text", "mermaid", "svg"]:

@@ -115,9 +115,8 @@ def review_lines(plan: documents.Plan, store: str = "") -> list[str]:
     return [clean(line) for line in lines]
 
 
-def failure_lines(plan: documents.Plan) -> Iterator[Text]:
+def failure_lines(failed: Sequence[documents.PlanTask]) -> Iterator[Text]:
     """The tasks that failed, with the reasons."""
-    failed = [task for task in plan.tasks if task.status == "failed"]
     wide = max((len(task.id) for task in failed), default=0)
     for task in failed:
         attempts = f" (attempt {task.attempts})" if task.attempts > 1 else ""

@@ -132,6 +132,11 @@ class Node:
         return self.awaited_since is not None and self.status is PENDING
 
     @property
+    def shown_status(self) -> str:
+        """Its status as people see it: ``waiting`` if it is pending and not ready."""
+        return "waiting" if self.status is PENDING and (self.open or self.awaits) else str(self.status)
+
+    @property
     def span(self) -> tuple[float, float | None] | None:
         """When its work began and ended. In a fleet that is its last attempt, without the wait for a device; None if it
         never began."""
