@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import (
-    CommandExecutionError,
-    ConstellationEditor,
     ConstellationEvent,
     ConstellationManager,
     ConstellationModificationSynchronizer,
@@ -108,27 +106,6 @@ def test_driving_a_plan_by_hand() -> None:
     assert constellation.get_total_work() == pytest.approx(seconds)
     restored = TaskConstellation.from_json(json_data=constellation.to_json())
     assert restored.state.value == "completed"
-
-
-def test_an_editor_builds_what_an_orchestrator_runs(tmp_path: Path) -> None:
-    editor = ConstellationEditor(enable_history=True)
-    editor.create_and_add_task("fetch_data", "Download", target_device_id="one", timeout=300.0)
-    editor.create_and_add_task("train_model", "Train", priority="HIGH", retry_count=2)
-    editor.create_and_add_task("evaluate", "Evaluate")
-    editor.create_and_add_dependency("fetch_data", "train_model", "SUCCESS_ONLY")
-    editor.create_and_add_dependency("train_model", "evaluate", "UNCONDITIONAL")
-    with pytest.raises(CommandExecutionError, match="cycle"):
-        editor.create_and_add_dependency("evaluate", "fetch_data", "UNCONDITIONAL")
-    is_valid, errors = editor.validate_constellation()
-    assert is_valid, errors
-    statistics = editor.get_statistics()
-    assert (statistics["total_tasks"], statistics["longest_path_length"]) == (3, 3)
-    path = editor.save_constellation(str(tmp_path / "pipeline.json"))
-    loaded = ConstellationEditor().load_constellation(path)
-    devices = Devices("one", "two")
-    outcome = run(TaskConstellationOrchestrator(devices).orchestrate_constellation(loaded))
-    assert outcome["status"] == "completed"
-    assert devices.started == ["fetch_data", "train_model", "evaluate"]
 
 
 class QueueingAgent:

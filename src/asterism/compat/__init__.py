@@ -7,7 +7,6 @@ other module is shared and internal. A program written against the published doc
   ``documented_names``, those that Galaxy and Orion share.
 - The plan: ``documented_plan`` (the plan itself), ``task_star`` (tasks), ``task_star_line`` (dependencies),
   ``plan_records`` (JSON).
-- Editing: ``plan_editor``, with undo and redo.
 - Running: ``plan_orchestrator`` runs a plan on an Orchestrator with the lock policy ``global``; ``managed_devices``
   adapts a device manager and assigns devices; ``synchronizer`` waits for the answers of agents and merges them.
 - Events: ``event_bus``, ``session_observers``.

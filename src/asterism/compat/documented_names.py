@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asterism.compat.event_bus import EventBus, get_event_bus
-from asterism.compat.plan_editor import CommandExecutionError
 from asterism.compat.plan_records import TaskStarLineSchema, TaskStarSchema
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
@@ -27,7 +26,6 @@ from asterism.compat.vocabulary import (
 
 __all__ = [
     "AgentEvent",
-    "CommandExecutionError",
     "ConstellationState",
     "DependencyType",
     "DeviceEvent",

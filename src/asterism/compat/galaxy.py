@@ -9,7 +9,6 @@ from asterism.compat import documented_names
 from asterism.compat.documented_names import *  # noqa: F403 - its __all__ says which
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.managed_devices import PlanRegistry
-from asterism.compat.plan_editor import PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
 from asterism.compat.plan_records import TaskConstellationSchema
 from asterism.compat.session_observers import PlanProgressObserver, SessionMetricsObserver
@@ -37,28 +36,6 @@ class TaskConstellation(DocumentedPlan):
         return self.plan_id
 
     _constellation_id = ReadOnly("plan_id", "a constellation keeps its id")
-
-
-class ConstellationEditor(PlanEditor):
-    naming = GALAXY
-    plan_class = TaskConstellation
-
-    def __init__(
-        self, constellation: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
-    ) -> None:
-        super().__init__(constellation, enable_history, max_history_size)
-
-    @property
-    def constellation(self) -> DocumentedPlan:
-        return self.plan
-
-    build_constellation = PlanEditor.build
-    clear_constellation = PlanEditor.clear
-    merge_constellation = PlanEditor.merge
-    save_constellation = PlanEditor.save
-    load_constellation = PlanEditor.load
-    validate_constellation = PlanEditor.validate
-    display_constellation = PlanEditor.display
 
 
 class ConstellationManager(PlanRegistry):
@@ -138,7 +115,6 @@ class ConstellationProgressObserver(PlanProgressObserver):
 
 
 __all__ = [
-    "ConstellationEditor",
     "ConstellationEvent",
     "ConstellationManager",
     "ConstellationModificationSynchronizer",

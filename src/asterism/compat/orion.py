@@ -9,7 +9,6 @@ from asterism.compat import documented_names, session_observers
 from asterism.compat.documented_names import *  # noqa: F403 - its __all__ says which
 from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.managed_devices import PlanRegistry
-from asterism.compat.plan_editor import PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
 from asterism.compat.plan_records import TaskOrionSchema
 from asterism.compat.session_observers import PlanProgressObserver
@@ -40,28 +39,6 @@ class TaskOrion(DocumentedPlan):
         return self.plan_id
 
     _orion_id = ReadOnly("plan_id", "an orion keeps its id")
-
-
-class OrionEditor(PlanEditor):
-    naming = ORION
-    plan_class = TaskOrion
-
-    def __init__(
-        self, orion: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
-    ) -> None:
-        super().__init__(orion, enable_history, max_history_size)
-
-    @property
-    def orion(self) -> DocumentedPlan:
-        return self.plan
-
-    build_orion = PlanEditor.build
-    clear_orion = PlanEditor.clear
-    merge_orion = PlanEditor.merge
-    save_orion = PlanEditor.save
-    load_orion = PlanEditor.load
-    validate_orion = PlanEditor.validate
-    display_orion = PlanEditor.display
 
 
 class OrionManager(PlanRegistry):
@@ -145,7 +122,6 @@ class OrionProgressObserver(PlanProgressObserver):
 
 
 __all__ = [
-    "OrionEditor",
     "OrionEvent",
     "OrionManager",
     "OrionModificationSynchronizer",
