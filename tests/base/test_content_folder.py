@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from asterism.base import content_folder
 from asterism.base.content_folder import ContentFolder
 from asterism.execution import artifacts
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
+from asterism.execution.working_folder import remove_folder
 
 OUTPUTS = {"frames": "out/*.png", "log": "render.log"}
 
@@ -124,7 +127,7 @@ def test_a_damaged_file_is_one_sentence(kept: Artifacts, work: Path, tmp_path: P
     assert not (tmp_path / "again/render.log").exists()
     file_of(kept, name).write_text("{}")
     with pytest.raises(ArtifactProblem, match="the list of the files of a task is damaged"):
-        kept.manifest(name)
+        Artifacts(kept.content).manifest(name)
 
 
 def test_a_file_that_is_gone_is_one_sentence(kept: Artifacts, work: Path, tmp_path: Path) -> None:
@@ -132,10 +135,136 @@ def test_a_file_that_is_gone_is_one_sentence(kept: Artifacts, work: Path, tmp_pa
     file_of(kept, entry.sha256).unlink()
     with pytest.raises(ArtifactProblem, match="it was removed there"):
         kept.place(entry, tmp_path / "again")
-    with pytest.raises(ArtifactProblem, match="leaves its folder"):
-        kept.place(entry._replace(path="../a"), tmp_path / "again")
     with pytest.raises(ArtifactProblem, match="is not in"):
         kept.manifest("no hash")
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\u00a0b", "fam\u200dily", "two**stars", " ", "...", "-rf", "\udcff", "a\\b"]
+)
+def test_a_file_may_have_any_name(kept: Artifacts, tmp_path: Path, name: str) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / name).write_text("odd")
+    [entry] = kept.manifest(kept.keep_outputs(tmp_path / "work", {"all": "**/*"}))["all"]
+    kept.place(entry, tmp_path / "again")
+    assert (tmp_path / "again" / name).read_text() == "odd"
+
+
+NAME = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("5", "null", "[]", "no JSON", '{"a": 1}', '{"a": [5]}', '{"a": [["x", 1]]}', "[" * 100_000),
+        *(f'{{"a": [["{path}", 1, "{NAME}", 420]]}}' for path in ("../x", "/x", "a/../../x", ".", "", "a\\u0000b")),
+        *(f'{{"a": [["x", {size}, "{name}", {mode}]]}}' for size, name, mode in (
+            (-1, NAME, 420), ("1.5", NAME, 420), (1, "../x", 420), (1, NAME, -1), (1, NAME, "null"), ("true", NAME, 1)
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_no_manifest_is_refused(kept: Artifacts, text: str) -> None:
+    name = kept.content.put([text.encode()]).name
+    with pytest.raises(ArtifactProblem, match=f"{name} in .* is not the list of the files of a task"):
+        kept.manifest(name)
+
+
+def test_a_list_of_files_that_is_too_long_is_refused_before_any_is_kept(
+    kept: Artifacts, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "LARGEST_MANIFEST", 3 * artifacts.ENTRY_SIZE)
+    with pytest.raises(ArtifactProblem, match=r"the task has 4 output files, whose list .*: pack them into an archive"):
+        kept.keep_outputs(work, OUTPUTS)
+    assert not list(kept.content.names())
+    name = kept.content.put([b"{" + b" " * artifacts.CHUNK + b"}"]).name
+    with pytest.raises(ArtifactProblem, match="is not the list of the files"):
+        kept.manifest(name)
+
+
+def test_a_link_to_a_folder_stands_for_its_files(kept: Artifacts, work: Path) -> None:
+    (work / "all").mkdir()
+    (work / "all" / "latest").symlink_to("../out")
+    files = kept.stored_files(kept.keep_outputs(work, {"all": "all"}))["all"]
+    assert [file.path for file in files] == ["all/latest/1.png", "all/latest/2.png", "all/latest/3.png"]
+
+
+@pytest.mark.parametrize("target", ["..", "/etc"])
+def test_a_link_in_a_folder_that_leaves_it_or_has_no_end_is_refused(kept: Artifacts, work: Path, target: str) -> None:
+    (work / "out" / "deep").mkdir()
+    (work / "out" / "deep" / "link").symlink_to(target)
+    why = "to a folder around it" if target == ".." else "which leaves the working folder"
+    with pytest.raises(ArtifactProblem, match=f"the output 'all' has the link 'out/deep/link',? {why}"):
+        kept.keep_outputs(work, {"all": "out"})
+
+
+@contextmanager
+def folder_of_a_user() -> Iterator[Path]:
+    """A folder of a user other than root; the process acts as this user until the end."""
+    folder, user = Path(tempfile.mkdtemp()), os.geteuid()
+    os.chown(folder, user or 65534, -1)
+    os.seteuid(user or 65534)
+    try:
+        yield folder
+    finally:
+        os.seteuid(user)
+        remove_folder(folder)
+
+
+@pytest.mark.parametrize("pattern", ["out", "**/*", "out/*/a", "out/**/a"])
+def test_files_that_cannot_be_read_are_not_left_out_in_silence(kept: Artifacts, pattern: str) -> None:
+    with folder_of_a_user() as folder:
+        (folder / "out" / "closed").mkdir(parents=True)
+        (folder / "out" / "open").mkdir()
+        (folder / "out" / "open" / "a").write_text("a")
+        (folder / "out" / "closed").chmod(0)
+        with pytest.raises(ArtifactProblem, match="the folder 'out/closed' cannot be read"):
+            kept.keep_outputs(folder, {"all": pattern})
+
+
+def test_a_folder_that_may_not_be_written_is_removed() -> None:
+    with folder_of_a_user() as folder:
+        (folder / "work" / "deep").mkdir(parents=True)
+        (folder / "work" / "deep" / "a").write_text("a")
+        (folder / "work" / "link").symlink_to("/etc")
+        for path in (folder / "work" / "deep", folder / "work"):
+            path.chmod(0o555)
+        remove_folder(folder / "work")
+        assert list(folder.iterdir()) == []
+
+
+def test_who_may_set_others_rights_is_not_kept(kept: Artifacts, work: Path) -> None:
+    (work / "render.log").chmod(0o4755)
+    assert kept.manifest(kept.keep_outputs(work, OUTPUTS))["log"][0].mode == 0o755
+
+
+def test_a_put_mends_what_was_damaged(kept: Artifacts, work: Path) -> None:
+    name = kept.keep_outputs(work, OUTPUTS)
+    file_of(kept, name).write_text("damaged")
+    assert kept.keep_outputs(work, OUTPUTS) == name
+    assert kept.manifest(name).keys() == OUTPUTS.keys()
+
+
+def test_what_is_put_while_two_collect_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    store = ContentFolder(tmp_path, lambda: clock[0])
+    name, kept_at, calls = store.put([b"content"]).name, content_folder._kept_at, list[Path]()
+
+    def overtaken(path: Path) -> float:
+        at = kept_at(path)
+        calls.append(path)
+        if len(calls) == 1:  # between the look at the file and its removal
+            clock[0] = 2000.0
+            store.put([b"content"])
+            store.remove(name, 1500.0)
+        return at
+
+    monkeypatch.setattr(content_folder, "_kept_at", overtaken)
+    store.remove(name, 1500.0)
+    file = store.open(name)
+    assert file is not None
+    with file:
+        assert file.read() == b"content"
+    assert len(calls) > 1
 
 
 def test_memory_does_not_grow_with_the_file(kept: Artifacts, work: Path, tmp_path: Path) -> None:

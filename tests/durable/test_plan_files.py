@@ -15,6 +15,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.execution import artifacts
 from asterism.fleet import kept_files, retention
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.owner_steps import Complete
@@ -180,6 +181,20 @@ async def test_ablation_without_the_pin_a_long_run_loses_its_first_file(
         assert await kept.names(fleet) == set()
 
 
+async def test_a_damaged_list_of_files_does_not_stop_the_collection(kept: Kept) -> None:
+    async with await kept.open() as fleet:
+        await DurableOrchestrator(fleet, local=1).run(one_file())
+        place = await fleet.artifacts()
+        [run] = await fleet.runs(Query(with_files=True))
+        await fleet.store.commit([PutRun(run.changed(files=place.put([b"5"]).name), run.revision)])
+        stray = place.put([b"stray"]).name
+        kept.now += kept_files.CONTENT_AGE + 1
+        await fleet.collect_files()
+        assert stray not in await kept.names(fleet)
+        manifests = await kept_files.manifests(fleet.store)
+        assert any("is not the list of the files" in text for text in kept_files.problems(place, manifests))
+
+
 async def test_a_late_end_makes_no_reference(kept: Kept) -> None:
     async with await kept.open() as fleet:
         name = await run_under_way(kept, fleet)
@@ -225,6 +240,27 @@ def test_a_backup_has_the_files_and_a_check_reads_them(tmp_path: Path) -> None:
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def many_files(folder: Path) -> None:
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(str(number))
+
+
+def test_the_list_of_files_is_read_once_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, into, read = Scene(tmp_path), tmp_path / "into", list[bytes]()
+    plan, parse = Constellation("films"), artifacts._manifest
+
+    async def make() -> None:
+        async with await Fleet.open(scene.url) as fleet:
+            plan.add(Task("render", call=many_files, outputs={"all": "*"}))
+            await DurableOrchestrator(fleet, local=1).run(plan)
+
+    asyncio.run(make())
+    monkeypatch.setattr(artifacts, "_manifest", lambda data: read.append(data) or parse(data))
+    scene.ok("plan", "get", "films", "render", "all", "-o", str(into))
+    assert sorted(int(path.read_text()) for path in into.iterdir()) == list(range(20))
+    assert len(read) == 1
 
 
 def test_files_are_listed_and_written_to_a_folder(tmp_path: Path) -> None:

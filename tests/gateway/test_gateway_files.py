@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -192,8 +193,6 @@ async def test_content_is_sent_and_fetched_in_parts() -> None:
         assert await here.read(NAME, len(CONTENT)) == b""
         empty = await here.put([])
         assert (empty.size, await here.read(empty.name)) == (0, b"")
-        assert await asyncio.to_thread(here.content.touch, NAME)
-        assert not await asyncio.to_thread(here.content.touch, "0" * 64)
         assert here.content.location.startswith("http://server")
 
 
@@ -323,7 +322,6 @@ async def test_a_device_that_has_lost_its_grant_sends_and_fetches_nothing() -> N
             "upload": part_message({**head, "offset": 4}, b" a file"),
             "upload_end": {"grant": here.token, "upload": "u", "size": 4, "name": hashlib.sha256(b"half").hexdigest()},
             "download": {"grant": here.token, "name": name, "offset": 0},
-            "touch": {"grant": here.token, "names": [name]},
         }.items():
             with pytest.raises(GatewayRefused, match="does not belong to this device any more"):
                 await here.ask(operation, body)
@@ -558,13 +556,52 @@ async def test_a_grant_has_few_unfinished_uploads() -> None:
         assert len(await here.unfinished()) == device_files.UPLOADS_AT_ONCE
 
 
-async def test_what_was_sent_is_renewed_while_more_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_content, "RENEW_AFTER", -1.0)
+async def test_a_part_beside_the_end_does_not_get_into_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    check, checked, go_on = device_files.Upload.check, threading.Event(), threading.Event()
+
+    def slow(self: device_files.Upload, size: int, name: str) -> None:
+        check(self, size, name)
+        checked.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(device_files.Upload, "check", slow)
     async with scene() as here:
-        name, place = (await here.put([b"the first"])).name, await here.place()
-        os.utime(place.path(name), (1.0, 1.0))
-        await here.put()
-        assert list(place.names(kept_before=1000.0)) == []
+        head, name = {"grant": here.token, "upload": "u"}, hashlib.sha256(b"bytes").hexdigest()
+        await here.ask("upload", part_message({**head, "offset": 0}, b"bytes"))
+        end = asyncio.create_task(here.ask("upload_end", {**head, "size": 5, "name": name}))
+        await asyncio.to_thread(checked.wait, 60)
+        for number in range(device_files.UPLOADS_AT_ONCE + 1):  # an upload that ends is not forgotten for others
+            await here.ask("upload", part_message({**head, "upload": f"{number}", "offset": 0}, b"x"))
+        more = asyncio.create_task(here.ask("upload", part_message({**head, "offset": 5}, b" and more")))
+        await asyncio.wait([more], timeout=0.05)
+        go_on.set()
+        assert (await end, await more) == ({"done": True}, {"size": 0})
+        assert (await here.place()).path(name).read_bytes() == b"bytes"
+
+
+async def test_a_file_is_sent_again_when_the_server_has_lost_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check, lost = device_files.Upload.check, [True]
+
+    def losing(self: device_files.Upload, size: int, name: str) -> None:
+        if lost.pop() if lost else False:
+            self.remove()  # as if the answer to the end was lost with the server
+        check(self, size, name)
+
+    async with scene() as here:
+        monkeypatch.setattr(device_files.Upload, "check", losing)
+        manifest = await outputs(here, tmp_path)
+        assert Artifacts(await here.place()).stored_files(manifest)["film"][0].read() == CONTENT
+        assert not lost
+
+
+@pytest.mark.parametrize("text", ["5", "[]", '{"film": 5}', '{"film": [["../x", 1, "' + NAME + '", 420]]}'])
+async def test_a_run_does_not_end_with_a_damaged_list_of_files(text: str) -> None:
+    async with scene() as here:
+        answer = await complete(here, (await here.put([text.encode()])).name)
+        assert "is not the list of the files of a task" in answer["message"]
+        assert (await here.fleet.run(here.run.id)).status == "processing"
 
 
 # -- the cache of the device -------------------------------------------------------------------------------------------
@@ -581,7 +618,7 @@ async def test_a_device_fetches_the_same_content_once(monkeypatch: pytest.Monkey
         )
         assert await here.read(NAME) == CONTENT
         assert await here.read(NAME, 9) == CONTENT[9:]
-        assert fetched == []
+        assert fetched == [(NAME, len(CONTENT))] * 2, "whether the fleet has it"
         (await here.place()).path(NAME).unlink()
         assert await here.read(NAME) is None, "it counts only while the fleet has it"
 

@@ -116,6 +116,18 @@ async def test_two_inputs_with_one_path_must_be_the_same_file() -> None:
     assert "the inputs 'other' and 'frames' both have a file 'out/1.png', and the two differ" in result["bad"].reason
 
 
+async def test_a_file_and_a_folder_of_one_name_are_refused() -> None:
+    plan = Constellation("films")
+    plan.add(Task("one", shell="echo 1 > film", outputs={"film": "film"}))
+    plan.add(Task("two", shell="mkdir film; echo 2 > film/part", outputs={"film": "film"}))
+    inputs = {name: {"files_from": f"{name}.film"} for name in ("one", "two")}
+    plan.add(Task("three", shell="true", inputs=inputs))
+    plan.add(Task("four", shell="true", inputs=dict(reversed(inputs.items()))))
+    result = await Orchestrator([LocalDevice("here")]).run(plan)
+    for task in ("three", "four"):
+        assert "cannot be written: another input file, or its folder, has this name" in str(result[task].error)
+
+
 async def test_a_damaged_file_fails_the_task_that_takes_it(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 

@@ -30,12 +30,12 @@ class ContentCache:
     def put(self, chunks: Iterable[bytes]) -> Content:
         return self._content.put(chunks)
 
-    def touch(self, name: str) -> bool:
-        return self._content.touch(name)
-
     def open(self, name: str, offset: int = 0) -> BinaryIO | None:
         """What is in the cache counts only while it is also where it came from, and undamaged."""
-        if self._is_whole(name) and self._content.touch(name):
+        size = self._whole_size(name)
+        end = None if size is None else self._content.open(name, size)
+        if end is not None:
+            end.close()
             cached = self._folder.open(name, offset)
             if cached is not None:
                 return cached
@@ -44,21 +44,21 @@ class ContentCache:
             return source
         return io.BufferedReader(_CachedFile(source, name, self))
 
-    def _is_whole(self, name: str) -> bool:
-        """Whether content is in the cache. It is used now; if it is damaged, it is removed."""
-        if not self._folder.touch(name):
-            return False
-        file = self._folder.open(name)
+    def _whole_size(self, name: str) -> int | None:
+        """The size of content in the cache; None if it is not there. It is used now; if it is damaged, it is
+        removed."""
+        file = self._folder.open(name) if self._folder.touch(name) else None
         if file is None:
-            return False
+            return None
         with file:
             hashed = hashlib.sha256()
             for chunk in iter(lambda: file.read(1 << 20), b""):
                 hashed.update(chunk)
-        is_whole = hashed.hexdigest() == name
-        if not is_whole:
-            self._folder.remove(name, float("inf"))
-        return is_whole
+            size = file.tell()
+        if hashed.hexdigest() == name:
+            return size
+        self._folder.remove(name, float("inf"))
+        return None
 
     def keep(self, unfinished: _Unfinished, name: str) -> None:
         """Take content over into the cache, if it fits there."""

@@ -19,9 +19,6 @@ from asterism.base import operating_system
 from asterism.base.content_store import NAME, Content
 from asterism.base.private_file import open_plain
 
-GOING = ".going"
-"""The suffix of a file that is being removed."""
-
 _UNFINISHED = ".new-"
 
 
@@ -59,24 +56,19 @@ class ContentFolder:
 
     def adopt(self, unfinished: Path, name: str) -> None:
         """Put a file that has the content of this name; durable when it returns."""
-        path = self.path(name)
-        if not self.touch(name):
-            self._make(path.parent)
-            with unfinished.open("rb+") as file:
-                os.fsync(file.fileno())
-            now = self._clock()
-            os.utime(unfinished, (now, now))
-            unfinished.replace(path)
+        path, now = self.path(name), self._clock()
+        self._make(path.parent)
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.utime(unfinished, (now, now))
+        unfinished.replace(path)  # also what is there: it may be damaged, or belong to another user
         sync_folder(path.parent)
-        unfinished.unlink(missing_ok=True)
 
     def open(self, name: str, offset: int = 0) -> BinaryIO | None:
         if NAME.fullmatch(name) is None:
             return None
         self.check()
-        path = self.path(name)
-        # a file that is being removed still exists, and stays if its remover was killed
-        for place in (path, path.with_suffix(GOING), path):
+        for place in self._places(self.path(name)):
             with contextlib.suppress(FileNotFoundError):
                 handle = open_plain(place)
                 os.lseek(handle, offset, os.SEEK_SET)
@@ -88,7 +80,7 @@ class ContentFolder:
 
     def names(self, kept_before: float = float("inf")) -> Iterator[str]:
         for path in self._files():
-            name = path.name.removesuffix(GOING)
+            name = path.name.partition(".")[0]
             if NAME.fullmatch(name) is not None and _kept_at(path) < kept_before:
                 yield name
 
@@ -103,14 +95,14 @@ class ContentFolder:
     def remove(self, name: str, kept_before: float) -> None:
         self.check()
         path = self.path(name)
-        going = path.with_suffix(GOING)
         with contextlib.suppress(FileNotFoundError):
-            path.rename(going)
-        with contextlib.suppress(FileNotFoundError):
-            if _kept_at(going) < kept_before:
-                going.unlink()
-            else:
-                going.replace(path)
+            path.rename(path.with_name(f"{name}.{secrets.token_hex(8)}"))  # nobody else's: two may collect at once
+        for going in path.parent.glob(f"{name}.*"):
+            with contextlib.suppress(FileNotFoundError):
+                if _kept_at(going) < kept_before or path.exists():
+                    going.unlink()
+                else:
+                    going.replace(path)
 
     def sweep(self, kept_before: float) -> None:
         self.check()
@@ -124,6 +116,12 @@ class ContentFolder:
     def _files(self) -> Iterator[Path]:
         self.check()  # files that are found may be removed
         return self.folder.glob("??/*")
+
+    def _places(self, path: Path) -> Iterator[Path]:
+        """Where content may be: what is being removed still exists, and stays if its remover was killed."""
+        yield path
+        yield from path.parent.glob(f"{path.name}.*")
+        yield path
 
     def _make(self, folder: Path) -> None:
         if not folder.is_dir():

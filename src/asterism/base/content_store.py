@@ -39,11 +39,6 @@ class ContentAccess(Protocol):
 
         The reader verifies it against the name. Returns None if there is none of this name. Raises OSError."""
 
-    def touch(self, name: str) -> bool:
-        """Treat content as put now, so that it need not be sent again, and no collection removes it for a while.
-
-        Returns whether it is there. Raises OSError."""
-
 
 class ContentStore(ContentAccess, Protocol):
     """All content of one store, with what its collection needs. Times are those of the clock of the place, in seconds
@@ -52,6 +47,11 @@ class ContentStore(ContentAccess, Protocol):
     def is_new(self) -> bool:
         """Whether nothing was put here yet, so that there is nothing to collect. Answers at once: False where that
         would take a request. Raises nothing."""
+
+    def touch(self, name: str) -> bool:
+        """Treat content as put now, so that no collection removes it for a while.
+
+        Returns whether it is there. Raises OSError."""
 
     def names(self, kept_before: float = float("inf")) -> Iterator[str]:
         """Yield the names of all content; with ``kept_before``, only of what was last put before then. Raises

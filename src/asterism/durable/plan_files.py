@@ -23,6 +23,6 @@ async def check_place(fleet: Fleet, plan: Constellation) -> None:
 async def readable_files(fleet: Fleet) -> Artifacts | None:
     """The files that tasks have made; None if the fleet has no place for any."""
     try:
-        return Artifacts(await fleet.artifacts())
+        return await fleet.files()
     except ArtifactProblem:
         return None

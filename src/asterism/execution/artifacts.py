@@ -8,6 +8,7 @@ their size, and verified when they are read. A link that leaves the working fold
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -17,17 +18,24 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
 
 from asterism.base.content_folder import ContentFolder
 from asterism.base.content_store import ContentAccess
+from asterism.base.private_file import open_plain
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
-from asterism.core.plan.task_files import path_problem
+from asterism.core.plan.task_files import is_content_name
 
 CHUNK = 1 << 20
 """How many bytes of a file are in memory at once."""
+
+LARGEST_MANIFEST, ENTRY_SIZE = 32 << 20, 120
+"""How long a manifest is at most, in bytes: with short paths, it has some 200,000 files. An entry is about so much
+longer than its path."""
+
+_ALL_LIST = "the list of the files of a task"
 
 
 class ArtifactProblem(AsterismError):
@@ -52,11 +60,6 @@ class StoredFile(NamedTuple):
     mode: int
     artifacts: Artifacts
 
-    def part(self, offset: int, limit: int) -> bytes:
-        """At most ``limit`` bytes from ``offset`` on, not verified. Raises ArtifactProblem and OSError."""
-        with self.artifacts.open_file(self, offset) as file:
-            return file.read(limit)
-
     def open(self) -> BinaryIO:
         """Open it for reading, without a check of its hash. Raises ArtifactProblem and OSError."""
         return self.artifacts.open_file(self)
@@ -78,6 +81,7 @@ class Artifacts:
 
     def __init__(self, content: ContentAccess | None = None) -> None:
         self._content = content
+        self._last: tuple[str, Manifest] | None = None  # the manifest that was read last: its files come one by one
 
     @cached_property
     def content(self) -> ContentAccess:
@@ -92,33 +96,47 @@ class Artifacts:
     def keep_outputs(self, root: Path, outputs: Mapping[str, str], check: Callable[[], None] = lambda: None) -> str:
         """Keep the files in ``root`` that ``outputs`` name, and return the hash of their manifest; all of it is durable
         then. ``check`` is called again and again, and may raise. Raises ArtifactProblem and OSError."""
-        known: dict[str, FileEntry] = {}
-        manifest: JsonObject = {}
-        for name, pattern in outputs.items():
-            paths = list(matching_files(root, name, pattern))
-            if not paths:
-                raise ArtifactProblem(f"the task ended without its output {name!r}: no file matches {pattern!r}")
-            for path in paths:
-                if path not in known:
-                    known[path] = self._keep(root, path, check)
-            manifest[name] = [list(known[path]) for path in paths]
+        paths = {name: matching_files(root, name, pattern) for name, pattern in outputs.items()}
+        self._check_size(paths)
+        every = dict.fromkeys(path for its in paths.values() for path in its)
+        known = {path: self._keep(root, path, check) for path in every}
+        manifest: JsonObject = {name: [list(known[path]) for path in its] for name, its in paths.items()}
         return self.content.put([json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()]).name
 
+    def _check_size(self, paths: Mapping[str, list[str]]) -> None:
+        """Refuse more files than a manifest may have, before the first of them is kept."""
+        listed = [path for its in paths.values() for path in its]
+        if sum(len(json.dumps(path)) + ENTRY_SIZE for path in listed) > LARGEST_MANIFEST:
+            text = (
+                f"the task has {len(listed):,} output files, whose list would be longer than {LARGEST_MANIFEST:,} bytes"
+            )
+            raise ArtifactProblem(f"{text}: pack them into an archive")
+
     def _keep(self, root: Path, path: str, check: Callable[[], None]) -> FileEntry:
-        with (root / path).open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = self.content.put(chunks_of(file, check))
-        return FileEntry(path, content.size, content.name, mode)
+        content = self.content.put(_FileChunks(root / path, check))
+        return FileEntry(path, content.size, content.name, stat.S_IMODE((root / path).stat().st_mode) & 0o777)
 
     # -- to read -----------------------------------------------------------------------------------------------------
 
     def manifest(self, name: str) -> Manifest:
         """The manifest with this hash. Raises ArtifactProblem."""
-        with self._open(name, "the list of the files of a task") as file:
-            data = file.read()
-        if hashlib.sha256(data).hexdigest() != name:
-            raise self._damaged("the list of the files of a task", name)
-        return {output: tuple(FileEntry(*entry) for entry in entries) for output, entries in json.loads(data).items()}
+        last = self._last
+        if last is not None and last[0] == name:
+            return last[1]
+        with self._open(name, _ALL_LIST) as file:
+            data = b"".join(itertools.islice(chunks_of(file, lambda: None), LARGEST_MANIFEST // CHUNK + 1))
+        if len(data) <= LARGEST_MANIFEST and hashlib.sha256(data).hexdigest() != name:
+            raise self._damaged(_ALL_LIST, name)
+        try:
+            manifest = _manifest(data)
+        except (ValueError, TypeError, AttributeError, RecursionError):  # a device may send anything
+            raise ArtifactProblem(f"{name} in {self.content.location} is not {_ALL_LIST}") from None
+        self._last = name, manifest
+        return manifest
+
+    def names(self, manifest: str) -> set[str]:
+        """The names of all content of a manifest, without its own. Raises ArtifactProblem."""
+        return {entry.sha256 for entries in self.manifest(manifest).values() for entry in entries}
 
     def stored_files(self, name: str) -> dict[str, tuple[StoredFile, ...]]:
         """The files of a manifest, to be read. Raises ArtifactProblem."""
@@ -137,9 +155,7 @@ class Artifacts:
             raise self._damaged(f"the file {entry.path!r}", entry.sha256)
 
     def place(self, entry: FileEntry, root: Path, check: Callable[[], None] = lambda: None) -> None:
-        """Write a file to its path below ``root``, and verify it. Raises ArtifactProblem, FileExistsError, OSError."""
-        if path_problem(entry.path) is not None:
-            raise ArtifactProblem(f"the path {entry.path!r} of a file of a task leaves its folder")
+        """Write a file of a manifest to its path below ``root``, and verify it. Raises ArtifactProblem, OSError."""
         target, hashed = root / entry.path, hashlib.sha256()
         target.parent.mkdir(parents=True, exist_ok=True)
         with self.open_file(entry) as source, target.open("xb") as file:
@@ -151,7 +167,7 @@ class Artifacts:
         except ArtifactProblem:
             target.unlink()
             raise
-        target.chmod(entry.mode)
+        target.chmod(entry.mode & 0o777)
 
     def _open(self, name: str, what: str, offset: int = 0) -> BinaryIO:
         file = self.content.open(name, offset)
@@ -164,19 +180,75 @@ class Artifacts:
         return ArtifactProblem(f"{what} is damaged: {where} does not match its hash; restore it from a backup")
 
 
-def matching_files(root: Path, name: str, pattern: str) -> Iterator[str]:
+def _manifest(data: bytes) -> Manifest:
+    """The manifest in a text. Raises ValueError, TypeError, AttributeError and RecursionError."""
+    manifest = {output: tuple(FileEntry(*entry) for entry in entries) for output, entries in json.loads(data).items()}
+    for entry in (entry for entries in manifest.values() for entry in entries):
+        numbers = [type(number) is int and number >= 0 for number in (entry.size, entry.mode)]
+        if not (stays_inside(entry.path) and is_content_name(entry.sha256) and all(numbers)):
+            raise ValueError(entry)
+    return manifest
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a path is one of a file below the folder to which it is joined, on this system."""
+    pure = PurePath(path)
+    return bool(pure.parts) and not pure.anchor and ".." not in pure.parts and "\0" not in path
+
+
+def matching_files(root: Path, name: str, pattern: str) -> list[str]:
     """The paths of the files below ``root`` that a pattern matches, in order. Of a folder that it matches, these are
-    all files in it. Raises ArtifactProblem for what is not a file inside ``root``."""
-    top, paths = root.resolve(), set()
-    for match in root.glob(pattern):
-        paths |= {path for path in match.rglob("*") if not path.is_dir()} if match.is_dir() else {match}
-    for path in sorted(paths):
-        relative = path.relative_to(root).as_posix()
-        if not path.resolve().is_relative_to(top):
-            raise ArtifactProblem(f"the output {name!r} has the link {relative!r}, which leaves the working folder")
-        if not path.is_file():
-            raise ArtifactProblem(f"the output {name!r} has {relative!r}, which is not a file")
-        yield relative
+    all files in it. Raises ArtifactProblem for what is not a file inside ``root``, or if there is none."""
+    _check_readable(root, name, pattern)
+    top = root.resolve()
+    found = (path for match in root.glob(pattern) for path in _files_at(match, top, root, name))
+    paths = sorted({path.relative_to(root) for path in found})
+    if not paths:
+        raise ArtifactProblem(f"the task ended without its output {name!r}: no file matches {pattern!r}")
+    return [path.as_posix() for path in paths]
+
+
+def _check_readable(root: Path, name: str, pattern: str) -> None:
+    """Raise ArtifactProblem for a folder that cannot be read: a search for a pattern would leave it out in silence."""
+
+    def refuse(error: OSError) -> None:
+        path = Path(error.filename).relative_to(root).as_posix()
+        text = f"the output {name!r} cannot be searched: the folder {path!r} cannot be read ({error.strerror})"
+        raise ArtifactProblem(text) from None
+
+    fixed = itertools.takewhile(lambda part: not set("*?[") & set(part), pattern.split("/"))
+    top = root.joinpath(*fixed)
+    if top.is_dir():
+        for _ in os.walk(top, onerror=refuse):
+            pass
+
+
+def _files_at(path: Path, top: Path, root: Path, name: str, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """A file, or all files in a folder, also behind links. ``above`` are the folders around it."""
+    real = path.resolve()
+    relative = path.relative_to(root).as_posix()
+    if not real.is_relative_to(top):
+        raise ArtifactProblem(f"the output {name!r} has the link {relative!r}, which leaves the working folder")
+    if real in above:
+        raise ArtifactProblem(f"the output {name!r} has the link {relative!r} to a folder around it")
+    if real.is_dir():
+        for inner in path.iterdir():
+            yield from _files_at(inner, top, root, name, above | {real})
+    elif real.is_file():
+        yield path
+    else:
+        raise ArtifactProblem(f"the output {name!r} has {relative!r}, which is not a file")
+
+
+class _FileChunks:
+    """The content of a file, which may be read again."""
+
+    def __init__(self, path: Path, check: Callable[[], None]) -> None:
+        self._path, self._check = path, check
+
+    def __iter__(self) -> Iterator[bytes]:
+        with open(open_plain(self._path.resolve()), "rb") as file:
+            yield from chunks_of(file, self._check)
 
 
 def chunks_of(file: BinaryIO, check: Callable[[], None]) -> Iterator[bytes]:

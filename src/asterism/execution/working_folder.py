@@ -8,12 +8,14 @@ the paths where they were made.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from asterism.execution.artifacts import ArtifactProblem, Artifacts
+from asterism.execution.artifacts import ArtifactProblem, Artifacts, FileEntry
 from asterism.execution.processes import EXHAUSTED, own_part
 
 if TYPE_CHECKING:
@@ -62,20 +64,32 @@ class WorkFiles:
                     self._on_kept(await self._in_thread(lambda: keep(folder, self._outputs, self._check)))
             return value
         finally:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, root, ignore_errors=True))
+            await asyncio.shield(asyncio.to_thread(remove_folder, root))
 
     def _place_inputs(self, folder: Path) -> None:
         folder.mkdir()
         placed: dict[str, tuple[str, str]] = {}
         for name, files in self._inputs.items():
-            for entry in self._artifacts.manifest(files.manifest)[files.output]:
+            made = self._artifacts.manifest(files.manifest)
+            if files.output not in made:
+                raise ArtifactProblem(f"the files of the input {name!r} have no output {files.output!r}")
+            for entry in made[files.output]:
                 known = placed.setdefault(entry.path, (entry.sha256, name))
                 if known == (entry.sha256, name):
-                    self._artifacts.place(entry, folder, self._check)
+                    self._place(entry, folder, name)
                 elif known[0] != entry.sha256:
                     raise ArtifactProblem(
                         f"the inputs {known[1]!r} and {name!r} both have a file {entry.path!r}, and the two differ"
                     )
+
+    def _place(self, entry: FileEntry, folder: Path, name: str) -> None:
+        try:
+            self._artifacts.place(entry, folder, self._check)
+        except (FileExistsError, NotADirectoryError):
+            text = (
+                f"the file {entry.path!r} of the input {name!r} cannot be written: another input file, or its folder,"
+            )
+            raise ArtifactProblem(f"{text} has this name; this system may not distinguish 'A' from 'a'") from None
 
     async def _in_thread(self, function: Callable[[], Answer]) -> Answer:
         """Call a function in a thread. When cancelled, wait until it has stopped: its folder is removed next."""
@@ -91,3 +105,15 @@ class WorkFiles:
     def _check(self) -> None:
         if self._stopped:
             raise ArtifactProblem("it was stopped")
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, also in folders that were made unwritable. What stays is ignored."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)  # which is still there
+        for inner, folders, _ in os.walk(folder):
+            for path in [os.path.join(inner, name) for name in folders]:
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -37,7 +37,7 @@ from asterism.core.run.run import COMPLETED, KEEP_RULES, RETRY_KEYS, Owner, Prog
 from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
-from asterism.execution.artifacts import ArtifactProblem
+from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.fleet import kept_files, retention
 from asterism.fleet import settings as fleet_settings
 from asterism.fleet.artifact_place import place_of
@@ -200,6 +200,7 @@ class Fleet:
         self._placer = CurrentPlacer(self._read_placer, self.clock)
         self._settings: tuple[float, Settings] | None = None
         self._place: tuple[str | None, ContentStore] | None = None
+        self._files: Artifacts | None = None
 
     def named(self, by: str) -> Fleet:
         """The same fleet with this name in its stories."""
@@ -419,6 +420,13 @@ class Fleet:
             identity = "" if url is None else await store_identity(self.store, self.clock)
             self._place = url, place_of(url, self.store, identity)
         return self._place[1]
+
+    async def files(self) -> Artifacts:
+        """The files of tasks, to be read. Raises ArtifactProblem if the fleet has no place for them."""
+        content = await self.artifacts()
+        if self._files is None or self._files.content is not content:
+            self._files = Artifacts(content)
+        return self._files
 
     async def logs(self, run_id: str) -> list[TaskLog]:
         """What each attempt at a run printed, oldest first: ``(await fleet.logs(run_id))[-1].text``. Attempts that

@@ -70,10 +70,9 @@ def _files_of(content: ContentAccess, names: Iterable[str]) -> Iterator[str]:
     artifacts = Artifacts(content)
     for name in names:
         try:
-            manifest = artifacts.manifest(name)
+            yield from artifacts.names(name)
         except ArtifactProblem:
             continue
-        yield from (entry.sha256 for entries in manifest.values() for entry in entries)
 
 
 def names_of(content: ContentAccess, used: Iterable[str]) -> list[str]:

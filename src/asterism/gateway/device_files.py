@@ -86,6 +86,16 @@ class Upload:
             self.remove()
             raise GatewayRefusal(409, "lost", "the content does not match its hash: it was damaged on its way")
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a part is being written, or the content is being put under its name: nothing else writes then."""
+        return self.lock.locked() or not (self.ending is None or self.ending.done())
+
+    async def end(self, place: ContentStore, size: int, name: str) -> Content:
+        """Put the content under its name, durably; no part is written meanwhile. Raises GatewayRefusal and OSError."""
+        async with self.lock:
+            return await asyncio.to_thread(self.put, place, size, name)
+
     def put(self, place: ContentStore, size: int, name: str) -> Content:
         """Put the content under its name, durably. Blocks. Raises GatewayRefusal and OSError."""
         self.check(size, name)
@@ -145,7 +155,7 @@ class DeviceFiles:
         with self._place_errors(place):
             upload = await self._upload(place, device, grant, key)
             if upload.ending is None:
-                upload.ending = asyncio.create_task(asyncio.to_thread(upload.put, place, size, name))
+                upload.ending = asyncio.create_task(upload.end(place, size, name))
             ending = upload.ending
             await asyncio.wait([ending], timeout=END_WAIT)
             if not ending.done():
@@ -159,13 +169,15 @@ class DeviceFiles:
     async def _upload(self, place: ContentStore, device: str, grant: Grant, key: str) -> Upload:
         known = self._uploads.get((device, grant, key))
         if known is None:
-            its = [other for other in self._uploads if other[:2] == (device, grant)]
+            its = [
+                other for other, upload in self._uploads.items() if other[:2] == (device, grant) and not upload.is_busy
+            ]
             for other in its[: max(0, len(its) + 1 - UPLOADS_AT_ONCE)]:
                 self._forget(other)
             path = await asyncio.to_thread(self._path, place, device, grant, key)
             known = self._uploads.setdefault((device, grant, key), Upload(grant, path))
         self._uploads.move_to_end((device, grant, key))
-        while len(self._uploads) > UPLOADS_REMEMBERED:
+        while len(self._uploads) > UPLOADS_REMEMBERED and not next(iter(self._uploads.values())).is_busy:
             self._uploads.popitem(last=False)
         return known
 
@@ -188,7 +200,10 @@ class DeviceFiles:
         the grant since this server was started is known to be."""
         place, sent = await self._place(), self._readable.get(grant, frozenset())
         with self._place_errors(place):
-            missing = await asyncio.to_thread(_missing, place, manifest, sent)
+            try:
+                missing = await asyncio.to_thread(_missing, place, manifest, sent)
+            except ArtifactProblem as problem:
+                raise InvalidMessage(str(problem)) from None
         if missing:
             text = f"{len(missing)} of the files that it has made are not on the server; the first: {missing[0]}"
             raise InvalidMessage(text)
@@ -207,16 +222,6 @@ class DeviceFiles:
         if data is None:
             raise GatewayRefusal(404, "missing", f"{name} is not in {place.location}")
         return data
-
-    async def touch(self, grant: Grant, names: list[str]) -> list[bool]:
-        """Keep content from collection for a while. Returns of each whether it is there. Raises GatewayRefusal and
-        StoreUnavailable."""
-        await self._granted(grant)
-        place = await self._place()
-        with self._place_errors(place):
-            return await asyncio.to_thread(
-                lambda: [NAME.fullmatch(name) is not None and place.touch(name) for name in names]
-            )
 
     async def _names_for(self, run: Run, grant: Grant, place: ContentStore) -> frozenset[str]:
         """What a run may read: the files of its input, and what was sent for it here."""
@@ -272,16 +277,15 @@ def _all_names(place: ContentStore, manifests: set[str]) -> frozenset[str]:
     """Manifests and the files in them. A missing or damaged manifest fails when the device reads it. Blocks."""
     names = set(manifests)
     for manifest in manifests:
-        with contextlib.suppress(ArtifactProblem, ValueError, TypeError, AttributeError):
-            for entries in Artifacts(place).manifest(manifest).values():
-                names |= {entry.sha256 for entry in entries}
+        with contextlib.suppress(ArtifactProblem):
+            names |= Artifacts(place).names(manifest)
     return frozenset(names)
 
 
 def _missing(place: ContentStore, manifest: str, known: frozenset[str]) -> list[str]:
-    """The names in a manifest, and its own, that are not in a place. Blocks. Raises OSError."""
+    """The files in a manifest that are not in a place. Blocks. Raises ArtifactProblem and OSError."""
     missing = []
-    for name in sorted({manifest, *_all_names(place, {manifest})} - known):
+    for name in sorted(Artifacts(place).names(manifest) - known):
         file = place.open(name)
         if file is None:
             missing.append(name)

@@ -15,7 +15,7 @@ device is comes from its access token, and what it may still do is decided by th
 ``steps``      steps on granted runs: claim, start, complete, fail, decline, break_off, release, disown
 ``blob``       stores a large result; ``fetch`` reads a large input
 ``upload``     adds a part to a file that a run has made, ``upload_end`` puts the whole of it under its hash
-``download``   a part of a file in the input of a run, ``touch`` keeps files from collection for a while
+``download``   a part of a file in the input of a run
 ``workflow``   a workflow, ``standing`` the rank of the device, ``completions`` who completed a workflow lately
 ``health``     leaves a notice that the device has stopped taking work, or takes it again
 ``drain``      takes nothing more; ``leave`` ends the session
@@ -92,8 +92,8 @@ SILENT_FOR = 3600.0
 WOKEN_TOGETHER = 50
 """How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
 
-LARGEST_FILE, FILES_AT_ONCE = 2**50, 100_000
-"""How large a file is at most, in bytes, and how many are named in one message."""
+LARGEST_FILE = 2**50
+"""How large a file is at most, in bytes."""
 
 LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
 """How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
@@ -118,7 +118,7 @@ class Gateway:
             name: getattr(self, f"_{name}")
             for name in (
                 *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
-                *("upload", "upload_end", "download", "touch", "standing", "completions", "health", "drain", "leave"),
+                *("upload", "upload_end", "download", "standing", "completions", "health", "drain", "leave"),
             )
         }
 
@@ -429,10 +429,6 @@ class Gateway:
     async def _download(self, who: Identity, body: Mapping[str, Any]) -> bytes:
         _, grant = self._grant_in(who, body)
         return await self._files.read(grant, text_in(body, "name", 100), count_in(body, "offset", LARGEST_FILE))
-
-    async def _touch(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        _, grant = self._grant_in(who, body)
-        return {"there": await self._files.touch(grant, texts_in(body, "names", FILES_AT_ONCE))}
 
     def _grant_in(self, who: Identity, body: Mapping[str, Any]) -> tuple[str, Grant]:
         """The device, and the grant of a message. Raises CredentialRefused."""

@@ -2,8 +2,7 @@
 
 A part that was cut off is sent or fetched again, from where the server says that it has come; while the server is away,
 the next try waits. The next part is read and hashed while one is under way. Nothing counts before the server has
-compared all of it with its hash. What was sent is renewed while more is sent, so that it is not collected before the
-end of the run refers to it.
+compared all of it with its hash. What was sent stays until the run of the grant has ended.
 
 The methods block, and are called in threads of their own.
 """
@@ -35,9 +34,6 @@ PAUSE = (0.5, 10.0)
 RESTARTS = 3
 """How often an upload begins again that the server has lost."""
 
-RENEW_AFTER = 1200.0
-"""After how long what was sent is renewed, in seconds: well before anything is collected."""
-
 SLOWEST = 100_000
 """The slowest connection on which a part arrives in time, in bytes per second."""
 
@@ -64,8 +60,6 @@ class GatewayContent:
         self._location, self._ask, self._grant, self._clock, self._turn = location, ask, grant, clock, turn
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._sent: list[str] = []
-        self._renewed_at = clock.time()
 
     @property
     def location(self) -> str:
@@ -76,13 +70,10 @@ class GatewayContent:
     def put(self, chunks: Iterable[bytes]) -> Content:
         for restart in range(RESTARTS):
             try:
-                content = self._put(chunks)
+                return self._put(chunks)
             except _UploadLost as lost:
                 if restart + 1 == RESTARTS or iter(chunks) is chunks:  # they cannot be read again
                     raise OSError(errno.EIO, f"{self._location} has lost a part of a file: {lost}") from None
-            else:
-                self._sent.append(content.name)
-                return content
         raise AssertionError
 
     def _put(self, chunks: Iterable[bytes]) -> Content:
@@ -92,7 +83,6 @@ class GatewayContent:
             for part in _parts(chunks):
                 if under_way is not None:
                     self._result(under_way)
-                self._renew()
                 under_way = self._begin(self._append(upload, size, part))
                 hashed.update(part)
                 size += len(part)
@@ -103,7 +93,7 @@ class GatewayContent:
                 under_way.cancel()
         message = {"grant": self._grant, "upload": upload, "size": size, "name": hashed.hexdigest()}
         while not self._result(self._begin(self._send("upload_end", message)))["done"]:
-            self._renew()
+            pass
         return Content(hashed.hexdigest(), size)
 
     async def _append(self, upload: str, offset: int, part: bytes) -> None:
@@ -117,16 +107,6 @@ class GatewayContent:
             at = size - offset
             if at == len(part):
                 return
-
-    def touch(self, name: str) -> bool:
-        message = {"grant": self._grant, "names": [name]}
-        return bool(self._result(self._begin(self._send("touch", message)))["there"][0])
-
-    def _renew(self) -> None:
-        """Keep what was sent for this run from collection, from time to time."""
-        if self._sent and self._clock.time() - self._renewed_at > RENEW_AFTER:
-            self._renewed_at = self._clock.time()
-            self._result(self._begin(self._send("touch", {"grant": self._grant, "names": self._sent})))
 
     # -- to read -----------------------------------------------------------------------------------------------------
 

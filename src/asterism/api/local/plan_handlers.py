@@ -48,7 +48,7 @@ from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import read_plan, unknown_task
 from asterism.durable.task_logs import TaskRun, story_tracebacks, task_runs
-from asterism.execution.artifacts import ArtifactProblem, Artifacts, StoredFile
+from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet, attempt_number
 from asterism.orchestrator.plan_mask import PlanMask
@@ -141,44 +141,45 @@ async def read_story(system: LocalSystem, request: declared.ReadStory) -> docume
 
 
 async def list_files(system: LocalSystem, request: declared.ListFiles) -> documents.Page[documents.PlanFile]:
-    return documents.Page(items=[file for file, _ in await made_files(system.fleet, request.plan, request.task)])
+    plan = (await read_plan(system.fleet, request.plan)).record.plan
+    if request.task is not None and request.task not in plan:
+        raise unknown_task(plan, request.task)
+    wanted = [node for node in plan.nodes.values() if request.task in (None, node.id) and node.files is not None]
+    if not wanted:
+        return documents.Page(items=[])
+    artifacts = await system.fleet.files()
+
+    def read() -> list[documents.PlanFile]:
+        return [
+            documents.PlanFile(task=node.id, output=output, **entry._asdict())
+            for node in wanted
+            for output, entries in artifacts.manifest(str(node.files)).items()
+            for entry in entries
+        ]
+
+    return documents.Page(items=await asyncio.to_thread(read))
 
 
 async def read_file(system: LocalSystem, request: declared.ReadFile) -> documents.FilePart:
-    wanted = (request.output, request.path)
-    for file, stored in await made_files(system.fleet, request.plan, request.task):
-        if (file.output, file.path) == wanted:
-            data = await asyncio.to_thread(stored.part, request.offset, request.limit)
-            text = base64.b64encode(data).decode()
-            return documents.FilePart(offset=request.offset, size=file.size, sha256=file.sha256, data=text)
-    raise ArtifactProblem(f"the output {request.output!r} of task {request.task!r} has no file {request.path!r}")
+    plan = (await read_plan(system.fleet, request.plan)).record.plan
+    if request.task not in plan:
+        raise unknown_task(plan, request.task)
+    manifest = plan.node(request.task).files
+    artifacts = None if manifest is None else await system.fleet.files()
 
+    def read() -> documents.FilePart | None:
+        entries = {} if manifest is None or artifacts is None else artifacts.manifest(manifest)
+        entry = next((entry for entry in entries.get(request.output, ()) if entry.path == request.path), None)
+        if entry is None or artifacts is None:
+            return None
+        with artifacts.open_file(entry, request.offset) as file:
+            data = base64.b64encode(file.read(request.limit)).decode()
+        return documents.FilePart(offset=request.offset, size=entry.size, sha256=entry.sha256, data=data)
 
-async def made_files(fleet: Fleet, name: str, task: str | None) -> list[tuple[documents.PlanFile, StoredFile]]:
-    """The files that the tasks of a plan have made, in the order of the tasks. Raises UnknownTask, ArtifactProblem."""
-    plan = (await read_plan(fleet, name)).record.plan
-    if task is not None and task not in plan:
-        raise unknown_task(plan, task)
-    made = [(node.id, node.files) for node in plan.nodes.values() if task in (None, node.id) and node.files is not None]
-    if not made:
-        return []
-    artifacts = Artifacts(await fleet.artifacts())
-
-    def read() -> list[tuple[documents.PlanFile, StoredFile]]:
-        return [
-            (_plan_file(task_id, output, file), file)
-            for task_id, manifest in made
-            for output, files in artifacts.stored_files(manifest).items()
-            for file in files
-        ]
-
-    return await asyncio.to_thread(read)
-
-
-def _plan_file(task: str, output: str, file: StoredFile) -> documents.PlanFile:
-    return documents.PlanFile(
-        task=task, output=output, path=file.path, size=file.size, sha256=file.sha256, mode=file.mode
-    )
+    part = await asyncio.to_thread(read)
+    if part is None:
+        raise ArtifactProblem(f"the output {request.output!r} of task {request.task!r} has no file {request.path!r}")
+    return part
 
 
 async def show_task(system: LocalSystem, request: declared.OneTask) -> documents.Task:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean
-from asterism.core.plan.task_files import path_problem
-from asterism.execution.artifacts import CHUNK
+from asterism.execution.artifacts import CHUNK, stays_inside
 
 if TYPE_CHECKING:
     from asterism.api.documents import PlanFile
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 async def download(system: System, plan: str, file: PlanFile, folder: Path) -> None:
     """Write a file below ``folder``. What an earlier call has written is not asked for again. Raises OSError."""
-    if path_problem(file.path) is not None:  # the other side may be hostile
+    if not stays_inside(file.path):  # the other side may be hostile
         raise click.ClickException(f"the path {clean(file.path)!r} leaves the folder: the file is not written")
     target = folder / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
