@@ -212,12 +212,12 @@ def no_module_has_process_wide_state(module: str, source: str) -> Iterator[str]:
 
 def the_path_of_python_is_changed_in_one_place(module: str, source: str) -> Iterator[str]:
     """Where a folder goes on the path decides which files stand in for our own modules."""
-    if module in ("asterism.__main__", "asterism.cli.user_files"):
+    if module in ("asterism.__main__", "asterism.cli.editor_options"):
         return
     changed = re.compile(r"sys\.path\.(insert|append|extend)|sys\.path(\[.*\])? *\+?= ")
     for number, line in enumerate(source.splitlines(), 1):
         if changed.search(line):
-            yield f"line {number}: it changes sys.path; call allow_imports of cli/user_files.py"
+            yield f"line {number}: it changes sys.path; call allow_imports of cli/editor_options.py"
 
 
 RULES: list[Rule] = [

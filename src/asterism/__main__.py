@@ -4,7 +4,7 @@ import os
 import sys
 
 # Python has put the working directory first, where each file would stand in for a module of the same name. Commands
-# that execute what is there put it last (cli/user_files.py).
+# that execute what is there put it last (cli/editor_options.py).
 if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
     del sys.path[0]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from asterism.api.credentials import Credentials
-from asterism.api.edit_operations import ListExchanges
 from asterism.api.local.edit_handlers import list_exchanges
+from asterism.api.plan_operations import ListExchanges
 from asterism.api.system import LocalSystem
 from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation

@@ -11,7 +11,7 @@ import pytest
 
 from asterism.api.client import Client
 from asterism.api.client_errors import ApiError
-from asterism.api.lasting_loop import LastingLoop
+from asterism.base.loop_thread import LastingLoop
 from asterism.core.errors import AsterismError
 from tests.process_scenes import PATIENCE
 

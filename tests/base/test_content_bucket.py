@@ -16,8 +16,7 @@ import pytest
 
 from asterism.base import content_bucket
 from asterism.base.content_bucket import ContentBucket
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import ContentStore
+from asterism.base.content_store import ContentFolder, ContentStore
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from asterism.base import content_folder
-from asterism.base.content_folder import ContentFolder
+from asterism.base import content_store
+from asterism.base.content_store import ContentFolder
 from asterism.execution import artifacts
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.working_folder import remove_folder
@@ -344,7 +344,7 @@ def test_a_kill_at_any_step_leaves_nothing_half_there(tmp_path: Path, work: Path
 def test_ablation_without_a_temporary_name_a_kill_leaves_a_half_file(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def put_in_place(self: ContentFolder, chunks: Any) -> content_folder.Content:
+    def put_in_place(self: ContentFolder, chunks: Any) -> content_store.Content:
         data = b"".join(chunks)
         path = self.path(hashlib.sha256(data).hexdigest())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,7 +353,7 @@ def test_ablation_without_a_temporary_name_a_kill_leaves_a_half_file(
             file.flush()
             os.fsync(file.fileno())
             file.write(data[1:])
-        return content_folder.Content(path.name, len(data))
+        return content_store.Content(path.name, len(data))
 
     monkeypatch.setattr(ContentFolder, "put", put_in_place)
     wrong, _ = kill_at_every_step(tmp_path, work)

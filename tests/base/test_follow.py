@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.base.follow import Looks
+from asterism.base.clock import Looks
 
 
 class FakeClock:

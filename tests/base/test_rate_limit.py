@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.base import rate_limit
-from asterism.base.rate_limit import RecentEvents
+from asterism.base import http_limits
+from asterism.base.http_limits import RecentEvents
 
 
 def test_one_more_is_allowed_when_the_oldest_has_left_the_window() -> None:
@@ -23,7 +23,7 @@ def test_one_more_is_allowed_when_the_oldest_has_left_the_window() -> None:
 
 
 def test_the_number_of_remembered_keys_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(http_limits, "MAX_REMEMBERED", 3)
     events = RecentEvents(lambda: 0.0, 2, 60.0)
     for number in range(50):
         events.add(str(number))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from asterism.api.credentials import Credentials
-from asterism.api.local import run_handlers, workflow_handlers  # noqa: F401 - an event loop would load them for long
+from asterism.api.local import run_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.base.listen_address import ListenAddress
 from asterism.durable.plan_runner import runs_plans
 from asterism.fleet.fleet import Fleet

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.api.documents import BatchDetails, FailedRun
-from asterism.cli.run.batch_views import batch_lines
+from asterism.cli.run.run_views import batch_lines
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutLog, Query, StoredChunk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.api.local.device_handlers import device_scores
+from asterism.api.local.fleet_handlers import device_scores
 from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.device.device_log import LoggingExecutor
+from asterism.cli.fleet.device_process import LoggingExecutor
 from asterism.cli.run.run_views import note_on
 from asterism.core.run import transitions
 from asterism.core.run.outcomes import attempts_of

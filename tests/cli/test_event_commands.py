@@ -21,7 +21,7 @@ EVENTS = (
     Row("event send refunded --key k --json", '"number": 2', paid),
     Row("event send ' '", "the name of an event has 1 to 200 printable characters", code=64),
     Row("event list", "There are no events. Send one with: asterism event send NAME --data JSON"),
-    Row("event list", '{"amount": 42}', paid),
+    Row("event list", '{{"amount": 42}}', paid),
     Row("event list paid --json", '"taken_by": []', paid),
     Row("event list other --json", "[]", paid),
 )

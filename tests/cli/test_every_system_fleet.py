@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.api.credentials import Credentials
-from asterism.api.local import device_handlers, fleet_handlers, schedule_handlers, token_handlers  # noqa: F401
+from asterism.api.local import fleet_handlers, schedule_handlers  # noqa: F401
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.fleet.backfills import read_backfill, start_backfill

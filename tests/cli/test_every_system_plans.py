@@ -15,7 +15,7 @@ from asterism.api.client import AsyncClient
 from asterism.api.credentials import Credentials
 from asterism.api.local import edit_handlers, plan_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.api.plan_operations import MOST_BYTES
-from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentFolder
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.task import Task

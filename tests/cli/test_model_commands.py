@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import click
 import pytest
 
-from asterism.cli.model_options import editor_words
+from asterism.cli.editor_options import editor_words
 from asterism.cli.plan.plan_execution import _stopped
 from tests.cli.command_scenes import Scene
 from tests.models.model_server import ModelServer, Reply

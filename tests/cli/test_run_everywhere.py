@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asterism.api.local import device_handlers, plan_handlers, plan_texts  # noqa: F401 - a loop would load them for long
+from asterism.api.local import fleet_handlers, plan_handlers, schedule_handlers  # noqa: F401 - a loop would load them for long
 from asterism.cli.plan import plan_watch
 from asterism.durable.journal_store import Head, read_heads
 from asterism.durable.plan_submissions import submit_plan

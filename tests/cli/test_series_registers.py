@@ -72,7 +72,7 @@ def test_an_address_that_the_checkout_writes_otherwise_is_found_and_written_so_o
 def test_what_the_checkout_says_of_http_and_credentials_is_handed_on(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asterism.cli.series.git_remote_option import resolve_remote
+    from asterism.cli.series.series_context import resolve_remote
 
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "user.name")
@@ -104,7 +104,7 @@ def user(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def handed_on() -> list[tuple[str, str]]:
-    from asterism.cli.series.git_remote_option import resolve_remote
+    from asterism.cli.series.series_context import resolve_remote
 
     environment = resolve_remote("origin")[1]
     assert environment is not None

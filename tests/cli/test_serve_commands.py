@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from asterism.api.credentials import LOGINS
-from asterism.cli.serve.server_process import announce
+from asterism.cli.fleet.server_process import announce
 from asterism.fleet.fleet import Fleet
 from tests.cli.command_scenes import Scene
 

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from asterism.cli import cli_context
-from asterism.cli.device.device_commands import join, monitor
-from asterism.cli.serve.serve_commands import serve
+from asterism.cli.fleet.device_commands import join, monitor
+from asterism.cli.fleet.serve_commands import serve
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreMissing, StoreUnavailable

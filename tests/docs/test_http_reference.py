@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asterism.api import edit_operations, http_form
-from asterism.api.local import edit_limits, problem_statuses
+from asterism.api import operation, plan_operations
+from asterism.api.local import edit_handlers, problem_statuses
 from asterism.server import endpoint, request_guard
 from asterism.server.app import endpoints
 from tests.docs import operation_tables
@@ -36,9 +36,9 @@ def test_every_problem_is_told() -> None:
 
 def test_every_limit_is_told() -> None:
     for value in (
-        f"{http_form.LARGEST_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
+        f"{operation.LARGEST_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
         f"{request_guard.LONGEST_HEADERS // 1024} KiB",
-        f"{edit_limits.MAX_TASKS:,}; {edit_operations.MAX_EDITS:,}",
+        f"{edit_handlers.MAX_TASKS:,}; {plan_operations.MAX_EDITS:,}",
         f"| {request_guard.EDITS_PER_MINUTE} |",
         f"| {request_guard.REQUESTS_AT_ONCE} |",
         f"{request_guard.MAX_FAILURES} a minute",

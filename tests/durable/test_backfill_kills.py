@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.base.follow import Looks, beside
+from asterism.base.clock import Looks, beside
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentFolder
 from asterism.core.errors import Fenced, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task

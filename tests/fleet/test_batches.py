@@ -253,7 +253,7 @@ async def test_results_come_page_by_page_with_large_ones_fetched(monkeypatch: py
     assert "$blob" in large
     await scene.step(0, _taken, _started, lambda run: _completed(run).changed(output=large))
     await scene.end(1, "completed")
-    monkeypatch.setattr("asterism.api.local.batch_handlers.LARGEST_PAGE", 1_000_000)
+    monkeypatch.setattr("asterism.api.local.run_handlers.LARGEST_PAGE", 1_000_000)
     first = await scene.system.read_batch_results("films")
     [result] = first.items
     assert (len(result.output["text"]), first.next) == (2_000_000, scene.newest[0])

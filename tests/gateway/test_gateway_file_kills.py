@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentFolder
 from asterism.fleet.fleet import Fleet
 from asterism.gateway import device_files, gateway_content
 from asterism.gateway.gateway_transport import HttpTransport

@@ -22,8 +22,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import ContentAccess
+from asterism.base.content_store import ContentAccess, ContentFolder
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.run import PROCESSING, Owner, Run

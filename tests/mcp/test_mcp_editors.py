@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
-from asterism.api.local import edit_limits
-from asterism.api.local.edit_limits import cancel_obstacle
+from asterism.api.local import edit_handlers
+from asterism.api.local.edit_handlers import cancel_obstacle
 from asterism.api.system import LocalSystem
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
@@ -238,7 +238,7 @@ async def test_a_client_cancels_a_plan_only_within_its_scope_and_without_a_rule(
 
 async def test_without_that_check_it_would_cancel_what_its_scope_forbids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
-    monkeypatch.setattr(edit_limits, "cancel_obstacle", lambda *about: None)
+    monkeypatch.setattr(edit_handlers, "cancel_obstacle", lambda *about: None)
     async with running_plan(plan=FIXES) as (ann, _, _):
         await call(ann, "cancel_plan", plan="nightly")
         assert (await ended(ann))["state"] == "cancelled"

@@ -17,16 +17,16 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from asterism.api.credentials import Credentials
-from asterism.api.http_form import LARGEST_BODY
+from asterism.api.operation import LARGEST_BODY
 from asterism.base.listen_address import ListenAddress
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.mcp import mcp_http
 from asterism.mcp.mcp_http import mcp_routes
 from asterism.server.app import server_app
-from asterism.server.credential_ends import CredentialEnds
 from asterism.server.endpoint import ServerState
 from asterism.server.http_service import HttpService, http_service
+from asterism.server.request_guard import CredentialEnds
 from asterism.store.memory import MemoryStore
 from tests.mcp.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call
 from tests.process_scenes import PATIENCE

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client, MCPError
 
 from asterism.core.plan.edits import EDITS, edit_from_json
-from asterism.mcp.mcp_prompts import PROMPTS
+from asterism.mcp.mcp_resources import PROMPTS
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.planfile.loader import examine
 from tests.mcp.mcp_scenes import ADD, MODES, call, ended, plan_client, running_plan, server_of

@@ -310,7 +310,11 @@ async def test_mistakes_are_answers_that_a_model_can_read() -> None:
             ("read_plan", {}, "the arguments of read_plan are not valid: plan: Field required"),
             ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan: Input should be a valid str"),
             ("read_plan", {"plan": "a\nb"}, "no plan has such a name"),
-            ("read_plan", {"plan": "x", "taks": True}, "no argument 'taks'; its arguments are: folded, opened, plan, results, tasks"),
+            (
+                "read_plan",
+                {"plan": "x", "taks": True},
+                "no argument 'taks'; its arguments are: folded, opened, plan, results, tasks",
+            ),
             ("read_plan", {"plan": "x", "tasks": "perhaps"}, "the arguments of read_plan are not valid: tasks: "),
             ("claim_cycle", {"plan": "x", "cycle": "one"}, "claim_cycle are not valid: cycle: "),
             ("create_run", {"workflow": "nothing"}, "nothing"),

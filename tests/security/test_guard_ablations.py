@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from asterism.api.credentials import Credential, Credentials
-from asterism.api.local import edit_limits
-from asterism.base import http_limits, rate_limit
+from asterism.api.local import edit_handlers
+from asterism.base import http_limits
 from asterism.base.http_server import LimitedProtocol
 from asterism.base.listen_address import CannotServe, ListenAddress, parse_listen_address
 from asterism.durable.journal_store import insert_plan
@@ -135,7 +135,7 @@ async def test_a_credential_has_only_so_many_requests_under_way(guarded: bool, m
 @both
 async def test_wrong_tokens_are_slowed_down(guarded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not guarded:
-        monkeypatch.setattr(rate_limit.RecentEvents, "add", lambda *_: None)
+        monkeypatch.setattr(http_limits.RecentEvents, "add", lambda *_: None)
     async with server_scene() as scene, scene.client(token="ast_wrong") as client:
         answers = [(await client.get(ME)).status_code for _ in range(request_guard.MAX_FAILURES + 2)]
         assert answers.count(429) == (2 if guarded else 0)
@@ -146,7 +146,7 @@ async def test_large_bodies_headers_and_plans_are_refused(guarded: bool, monkeyp
     if not guarded:
         monkeypatch.setattr(endpoint, "LARGEST_BODY", 1 << 30)
         monkeypatch.setattr(request_guard, "LONGEST_HEADERS", 1 << 30)
-    monkeypatch.setattr(edit_limits, "MAX_TASKS", 1 if guarded else 10)
+    monkeypatch.setattr(edit_handlers, "MAX_TASKS", 1 if guarded else 10)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         body = b'{"edits": [], "dry_run": true' + b" " * (4 * 1024 * 1024) + b"}"

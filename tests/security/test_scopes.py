@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.api.scopes import allows
+from asterism.api.credentials import allows
 from asterism.durable.journal_store import insert_plan
 from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from asterism.api import http_form
+from asterism.api import operation
 from asterism.api.credentials import Credentials
-from asterism.api.local import plan_texts
+from asterism.api.local import schedule_handlers
 from asterism.base import http_limits
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import ListenAddress
@@ -41,7 +41,7 @@ JSON = {"content-type": "application/json"}
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
-        answer = await client.post(EDITS, content=b"[" * (http_form.LARGEST_BODY + 1), headers=JSON)
+        answer = await client.post(EDITS, content=b"[" * (operation.LARGEST_BODY + 1), headers=JSON)
         assert "the limit is" in problem(answer, 413)
 
         async def unending() -> AsyncIterator[bytes]:
@@ -80,7 +80,7 @@ async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPat
 
 
 async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_handlers.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
         answers = [
@@ -105,7 +105,7 @@ async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
 
 
 async def test_edits_of_a_retry_have_the_limits_of_edits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_handlers.MAX_TASKS", 3)
     async with server_scene(edits_per_minute=2) as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
@@ -135,7 +135,7 @@ async def test_a_compressed_body_is_refused() -> None:
 
 
 async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.api.local.edit_limits.MAX_TASKS", 3)
+    monkeypatch.setattr("asterism.api.local.edit_handlers.MAX_TASKS", 3)
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a", "b"))
         add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
@@ -156,7 +156,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(small: int, monkeypatc
         threads.append(threading.current_thread())
         return real(*arguments, **named)
 
-    monkeypatch.setattr(plan_texts, "SMALL_FILE", small)
+    monkeypatch.setattr(schedule_handlers, "SMALL_FILE", small)
     monkeypatch.setattr(loader, "examine", noted)
     async with server_scene() as scene, scene.client() as client:
         answer = await client.post("/api/v1/plans", json={"text": "asterism: 1\ntasks: {a: {shell: x}}", "name": "p"})

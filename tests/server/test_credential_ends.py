@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from asterism.api.credentials import Credentials
-from asterism.server.credential_ends import LOOK_INTERVAL, CredentialEnds
+from asterism.server.request_guard import LOOK_INTERVAL, CredentialEnds
 from asterism.store.memory import MemoryStore
 
 pytestmark = pytest.mark.virtual_time

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.api.credentials import Credentials, LoginRefused, UnknownCredential
-from asterism.api.scopes import InvalidScope, allows, check_scopes
+from asterism.api.credentials import Credentials, InvalidScope, LoginRefused, UnknownCredential, allows, check_scopes
 from asterism.store.memory import MemoryStore
 
 

@@ -21,12 +21,12 @@ import pytest
 
 from asterism import AsyncClient
 from asterism.api.credentials import Credentials
-from asterism.base import signed_deliveries
+from asterism.base import http_limits
 from asterism.base.private_file import UnusableSecret
+from asterism.cli.fleet import server_process
+from asterism.cli.fleet.serve_commands import opened_hooks
+from asterism.cli.fleet.server_process import ServerPolicy
 from asterism.cli.series.series_sync_commands import WebhookSettings
-from asterism.cli.serve import server_process
-from asterism.cli.serve.event_hook_options import opened_hooks
-from asterism.cli.serve.server_process import ServerPolicy
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.durable.plan_submissions import submit_plan
@@ -219,7 +219,7 @@ async def test_signatures_are_compared_in_constant_time(sign: Signing, monkeypat
         return compared[-1][1]
 
     same = hmac.compare_digest
-    monkeypatch.setattr(signed_deliveries.hmac, "compare_digest", compare)
+    monkeypatch.setattr(http_limits.hmac, "compare_digest", compare)
     assert HOOKS[0].signed(sign(), BODY).is_right
     assert not HOOKS[0].signed(sign(), b"{}").is_right
     assert [right for _, right in compared].count(True) == 1
@@ -229,9 +229,7 @@ async def test_signatures_are_compared_in_constant_time(sign: Signing, monkeypat
 def test_many_signatures_of_a_stranger_cost_one(monkeypatch: pytest.MonkeyPatch) -> None:
     computed = list[bytes]()
     compute = hmac.digest
-    monkeypatch.setattr(
-        signed_deliveries.hmac, "digest", lambda *words: (computed.append(words[1]), compute(*words))[1]
-    )
+    monkeypatch.setattr(http_limits.hmac, "digest", lambda *words: (computed.append(words[1]), compute(*words))[1])
     header = {**standard(), "webhook-signature": "v1,AAAA " * 1000}
     assert not HOOKS[0].signed(header, BODY).is_right
     assert len(computed) == 1

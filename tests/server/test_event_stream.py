@@ -19,7 +19,7 @@ from asterism.durable import compaction
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_history import PlanFollower, plan_events
 from asterism.durable.plan_requests import edit_plan
-from asterism.server import credential_ends, event_stream, plan_feed
+from asterism.server import event_stream, request_guard
 from asterism.server.event_stream import EventBuffer
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -150,7 +150,7 @@ async def test_a_stream_ends_when_its_credential_expires() -> None:
         follower = EventClient(scene, EVENTS, await scene.token("observe", valid_for=100.0))
         await stage.fleet().clock.sleep(99.0)
         assert not follower.task.done()
-        await stage.fleet().clock.sleep(1.0 + credential_ends.LOOK_INTERVAL)
+        await stage.fleet().clock.sleep(1.0 + request_guard.LOOK_INTERVAL)
         assert follower.over
 
 
@@ -159,7 +159,7 @@ async def test_a_stream_that_is_never_quiet_ends_too_when_its_credential_is_revo
     guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not guarded:
-        monkeypatch.setattr(credential_ends.CredentialEnds, "_look", lambda self, watch: asyncio.sleep(1e9))
+        monkeypatch.setattr(request_guard.CredentialEnds, "_look", lambda self, watch: asyncio.sleep(1e9))
     async with plan_server() as (scene, stage):
         feed, number = scene.state.plan_feeds, itertools.count()
 
@@ -302,7 +302,7 @@ async def test_the_events_of_a_plan_with_many_followers_come_in_larger_parts(mon
             return len(follower.events) > seen
 
         for listener in (0.0, 5.0):
-            monkeypatch.setattr(plan_feed, "LISTENER_INTERVAL", listener)
+            monkeypatch.setattr(event_stream, "LISTENER_INTERVAL", listener)
             for name in ("x", "y"):
                 began, seen = stage.now(), len(follower.events)
                 await edit_plan(fleet, "nightly", EditBatch((AddTask(Task(f"{name}{seen}", shell="true")),), "bob"))

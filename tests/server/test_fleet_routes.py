@@ -10,7 +10,7 @@ import pytest
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet import run_queries
-from asterism.server import fleet_feed
+from asterism.server import event_stream
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
@@ -257,7 +257,7 @@ async def test_the_events_of_a_fleet_are_runs_devices_and_notices() -> None:
         assert [event["id"] for event in other.events] == [event["id"] for event in follower.events[2:]]
         await follower.leave()
         await other.leave()
-        await stage.fleet().clock.sleep(fleet_feed.KEPT_FOR + 2 * fleet_feed.LOOK_INTERVAL)
+        await stage.fleet().clock.sleep(event_stream.KEPT_FOR + 2 * event_stream.LOOK_INTERVAL)
         again = await followed(scene, stage, last_event_id=last)
         await again.until(1)
         assert [event["event"] for event in again.events] == ["reset"]
@@ -270,7 +270,7 @@ async def test_a_lone_client_of_a_fleet_resumes_and_gets_each_event_once(
     monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     if not kept:
-        monkeypatch.setattr(fleet_feed, "KEPT_FOR", 0.0)
+        monkeypatch.setattr(event_stream, "KEPT_FOR", 0.0)
     async with plan_server() as (scene, stage):
         follower = await followed(scene, stage)
         await follower.until(1)
@@ -301,7 +301,7 @@ async def test_a_feed_without_clients_ends_after_a_while() -> None:
         task = scene.state.fleet_feed._task
         assert task is not None
         assert not task.done()
-        await stage.fleet().clock.sleep(fleet_feed.KEPT_FOR + 2 * fleet_feed.LOOK_INTERVAL)
+        await stage.fleet().clock.sleep(event_stream.KEPT_FOR + 2 * event_stream.LOOK_INTERVAL)
         assert task.done()
 
 

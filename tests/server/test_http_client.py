@@ -25,7 +25,7 @@ from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.server import fleet_feed
+from asterism.server import event_stream
 from asterism.server.app import endpoints
 from asterism.server.http_service import HttpService, http_service
 from asterism.store.memory import MemoryStore
@@ -253,7 +253,7 @@ async def test_a_stream_continues_when_the_server_comes_back() -> None:
 
 
 async def test_a_fleet_is_followed_over_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_feed, "LOOK_INTERVAL", 0.01)
+    monkeypatch.setattr(event_stream, "LOOK_INTERVAL", 0.01)
     async with a_server() as (fleet, service, token), AsyncClient(service.url, token) as client:
         await fleet.workflows.add(Workflow("w", argv=["true"]))
         with Client(service.url, token) as blocking_client:

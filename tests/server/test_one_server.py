@@ -22,9 +22,9 @@ from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Limits
 from asterism.base.https_session import fingerprint
 from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.cli.fleet import server_process
+from asterism.cli.fleet.server_process import ServerPolicy
 from asterism.cli.series.series_sync_commands import WebhookSettings
-from asterism.cli.serve import server_process
-from asterism.cli.serve.server_process import ServerPolicy
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task

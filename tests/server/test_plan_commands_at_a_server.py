@@ -13,7 +13,7 @@ from asterism.api.documents import PlanLog
 from asterism.api.local import plan_handlers
 from asterism.api.system import LocalSystem
 from asterism.cli.log_output import LogOptions, print_plan_log
-from asterism.cli.plan import plan_cancel
+from asterism.cli.plan import plan_watch
 from asterism.core.plan.edits import RemoveTask
 from asterism.durable.plan_history import versions
 from asterism.durable.task_logs import task_runs
@@ -37,12 +37,12 @@ async def test_cancel_waits_for_the_process_that_runs_the_plan(capsys: pytest.Ca
     async with plan_server() as (scene, stage), await connected(scene) as client:
         await client.submit_plan(plan_text("a", "b", call="wait"))
         await stage.until(gate("a begun").is_set)
-        assert await plan_cancel.cancel(client, "nightly", "not tonight", as_json=False) == 0
+        assert await plan_watch.cancel(client, "nightly", "not tonight", as_json=False) == 0
         assert (await client.show_plan("nightly")).state == "cancelled"
         told = capsys.readouterr()
         assert told.out == "Plan 'nightly' is cancelled, by ann: not tonight.\n"
         assert "nightly@here runs 'nightly', and was asked to cancel it." in told.err
-        assert await plan_cancel.cancel(client, "nightly", "", as_json=False) == 0
+        assert await plan_watch.cancel(client, "nightly", "", as_json=False) == 0
         assert "was already cancelled, by ann: not tonight." in capsys.readouterr().out
 
 
@@ -52,7 +52,7 @@ async def test_cancel_ends_with_75_if_no_device_can_execute_the_teardowns(capsys
         await client.submit_plan(plan_text("a", call="wait") + TEARDOWN)
         await stage.until(gate("a begun").is_set)
         device.drain(hand_back=True)
-        assert await plan_cancel.cancel(client, "nightly", "", as_json=False) == plan_cancel.TEARDOWNS_WAIT
+        assert await plan_watch.cancel(client, "nightly", "", as_json=False) == plan_watch.TEARDOWNS_WAIT
         told = capsys.readouterr().err
         assert "no device can execute its teardowns (drop: " in told
         assert told.endswith("nightly@here goes on with it when a device that can has joined.\n")

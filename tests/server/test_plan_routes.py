@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from asterism.api.local import edit_limits
-from asterism.api.local.edit_limits import EditedPlans
+from asterism.api.local import edit_handlers
+from asterism.api.local.edit_handlers import EditedPlans
 from asterism.base.http_limits import RequestRefused
 from asterism.durable import kept_plans
 from asterism.durable.plan_submissions import SUBMITTED
@@ -330,8 +330,8 @@ async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pyt
 
 
 async def test_the_size_of_a_plan_that_runs_here_is_not_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edit_limits, "MAX_TASKS", 3)
-    monkeypatch.delattr(edit_limits, "read_plan")
+    monkeypatch.setattr(edit_handlers, "MAX_TASKS", 3)
+    monkeypatch.delattr(edit_handlers, "read_plan")
     async with plan_server() as (_, stage):
         orchestrator, sizes = stage.orchestrator(), EditedPlans()
         stage.spawn(orchestrator.run(chain("a", "b", call="wait")))

@@ -22,7 +22,7 @@ from asterism.base.linear_regex import MatchBudget, UnsupportedPattern, check_pa
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import is_large, plain_json
-from asterism.execution.large_values import LARGE_TEXT
+from asterism.execution.task_inputs import LARGE_TEXT
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 

@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from asterism.api.client_errors import ApiError, ServerUnreachable, TryLater, error_of
-from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
+from asterism.api.operation import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_answers import AnswerRefused
 from asterism.base.startup import VERSION
 from asterism.base.text import clean, masked_url
@@ -48,13 +48,12 @@ except ImportError as missing:
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
 
 from asterism.api import documents
-from asterism.api.http_form import API, LARGEST_BODY, HttpForm, http_form
-from asterism.api.lasting_loop import LastingLoop
-from asterism.api.operation import Blocking, Operation
+from asterism.api.operation import API, LARGEST_BODY, Blocking, HttpForm, Operation, http_form
 from asterism.api.operations import Operations, ServerOperations
 from asterism.api.server_logins import token_for
 from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, bound_hook
 from asterism.base.https_session import is_loopback
+from asterism.base.loop_thread import LastingLoop
 from asterism.base.text import path_part
 from asterism.core.errors import AsterismError
 from asterism.core.record_codec import read_record

@@ -1,4 +1,4 @@
-"""Operations on a fleet as a whole: its settings, metrics and notices, and what its store contains."""
+"""Operations on a fleet: its settings, metrics, notices, store and devices, and the tokens of those who use it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Operation, Reason
+from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
 from asterism.api.quick_dataclass import Request
 from asterism.api.run_operations import MOST_AT_ONCE
 
@@ -19,10 +19,6 @@ MOST_NOTICES = 1000
 
 Seconds = Annotated[float | None, Limit(ge=0, le=1e12)]
 Size = Annotated[int | None, Limit(ge=0, le=1 << 60)]
-
-
-class ShowSettings(Request):
-    """The settings of the fleet."""
 
 
 class ChangeSettings(Request):
@@ -74,18 +70,67 @@ class ListNotices(Request):
     wait: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
 
 
-class ShowStore(Request):
-    """The store."""
-
-
 class ShowFleet(Request):
     limit: Annotated[
         int, Limit(ge=1, le=MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")
     ] = 100
 
 
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+class OneDevice(Request):
+    device: Name
+
+
+class ChangeDevice(Request):
+    device: Name
+    reason: Reason = ""
+
+
+class InviteDevice(Request):
+    name: Annotated[str, Limit(min_length=1, max_length=100), Doc("Its name, or a pattern of names such as lab-*.")]
+    can: Annotated[list[str], Limit(max_length=1000), Doc("What it may declare; by default any capability.")] = field(
+        default_factory=list
+    )
+    reason: Reason = ""
+
+
+class ScoreDevices(Request):
+    subject: Annotated[Name, Doc("A workflow, by its name or NAME@VERSION, or a run, by its id or a part of it.")]
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+Scopes = Annotated[list[str], Limit(min_length=1, max_length=100), Doc("observe, operate, series, admin or edit:PLAN.")]
+Who = Annotated[str, Limit(min_length=1, max_length=100), Doc("Who uses it: the name in stories and edits.")]
+
+
+class CreateToken(Request):
+    name: Who
+    scopes: Scopes
+    valid: Annotated[float, Limit(ge=0, le=1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
+    reason: Reason = ""
+
+
+class RevokeToken(Request):
+    token: Annotated[Name, Doc("Its id, the second part of the token.")]
+    reason: Reason = ""
+
+
+class CreateLogin(Request):
+    """A login of a browser. ``name`` is by default the caller."""
+
+    scopes: Scopes
+    name: Who | None = None
+    reason: Reason = ""
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
 class FleetOperations:
-    show_settings = Operation(ShowSettings, documents.Settings, "The settings of the fleet.", "GET /settings")
+    show_settings = Operation(NoFields, documents.Settings, "The settings of the fleet.", "GET /settings")
     change_settings = Operation(
         ChangeSettings, documents.Settings, "Change settings of the fleet.", "POST /settings", needs="admin"
     )
@@ -93,7 +138,56 @@ class FleetOperations:
         ReadMetrics, documents.Metrics, "Metrics of the fleet and its plans.", "GET /metrics/families"
     )
     list_notices = Operation(ListNotices, documents.Page[documents.Notice], "Notices, oldest first.", "GET /notices")
-    show_store = Operation(ShowStore, documents.StoreInfo, "What the store contains.", "GET /store")
+    show_store = Operation(NoFields, documents.StoreInfo, "What the store contains.", "GET /store")
     show_fleet = Operation(
         ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"
+    )
+    list_devices = Operation(NoFields, documents.Page[documents.Device], "List devices.", "GET /devices")
+    show_device = Operation(OneDevice, documents.DeviceDetails, "A device and its runs.", "GET /devices/{device}")
+    drain_device = Operation(
+        ChangeDevice,
+        documents.Device,
+        "Ask a device to finish its runs, take no more, and leave.",
+        "POST /devices/{device}/drain",
+    )
+    invite_device = Operation(
+        InviteDevice,
+        documents.DeviceInvitation,
+        "Make a code with which one device joins through the server, once.",
+        "POST /devices/invitations",
+        needs="admin",
+        status=201,
+        secret=True,
+    )
+    revoke_device = Operation(
+        ChangeDevice,
+        documents.RevokedDevice,
+        "Revoke the key of a device that joined through the server.",
+        "POST /devices/{device}/revoke",
+        needs="admin",
+    )
+    score_devices = Operation(
+        ScoreDevices, documents.DeviceScores, "Which device would get a run, and why.", "GET /scores"
+    )
+    list_tokens = Operation(
+        NoFields, documents.Page[documents.Token], "List tokens and browser sessions.", "GET /tokens", needs="admin"
+    )
+    create_token = Operation(
+        CreateToken, documents.CreatedToken, "Create a token.", "POST /tokens", needs="admin", status=201, secret=True
+    )
+    revoke_token = Operation(
+        RevokeToken,
+        documents.Token,
+        "Revoke a token or a browser session: the next request with it is refused.",
+        "POST /tokens/{token}/revoke",
+        needs="admin",
+    )
+    create_login = Operation(
+        CreateLogin,
+        documents.LoginCode,
+        "Make a code that logs one browser in, once.",
+        "POST /logins",
+        needs="admin",
+        status=201,
+        secret=True,
     )

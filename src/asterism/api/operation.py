@@ -2,20 +2,17 @@
 
 ::
 
-    @dataclass(frozen=True)
-    class CancelRun:
+    class CancelRun(Request):
         run: Annotated[str, Doc("The id of the run, or a part that no other id has.")]
         reason: Reason = ""
 
-    cancel_run = Operation(
-        "cancel_run", CancelRun, documents.Run,
-        "Cancel a run.", http="POST /runs/{run}/cancel", needs="operate",
-    )
+    class RunOperations:
+        cancel_run = Operation(CancelRun, documents.Run, "Cancel a run.", "POST /runs/{run}/cancel")
 
 From this come the HTTP endpoint and its OpenAPI, ``client.cancel_run("7c…")`` of ``Client`` and ``AsyncClient``, the
 MCP tool, and what ``asterism runs cancel`` sends and prints as JSON. The function that does it on a store has the same
-name in ``api/local/run_handlers.py``, and is imported when it is called: a declaration imports only dataclasses, so
-that neither a client nor a command loads what it does not use.
+name in ``api/local/run_handlers.py``, after the name of the class, and is imported when it is called: a declaration
+imports only dataclasses, so that neither a client nor a command loads what it does not use.
 
 A *system* is where operations happen: a store opened here (``LocalSystem``) or a server (``AsyncClient``). Both have
 every operation as a method, which takes the fields of the request::
@@ -25,13 +22,18 @@ every operation as a method, which takes the fields of the request::
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import dataclasses
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from importlib import import_module
-from typing import Annotated, Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from asterism.api.documents import Doc
+from asterism.api.quick_dataclass import Request as AnyRequest
+from asterism.base.text import path_part
+from asterism.core.errors import AsterismError
 
 Parameters = ParamSpec("Parameters")
 Request = TypeVar("Request")
@@ -59,6 +61,10 @@ Name = Annotated[str, Limit(min_length=1, max_length=500)]
 
 Reason = Annotated[str, Limit(max_length=10_000), Doc("Why, for the story.")]
 """Every request that changes something may say why."""
+
+
+class NoFields(AnyRequest):
+    """A request that says no more than the name of its operation."""
 
 
 class Awaiting(Protocol):
@@ -92,16 +98,17 @@ class Operation(Generic[Parameters, Request, Answer]):
     secret: bool = False
     once: bool = False
     name: str = field(default="", init=False)
-    module: str = field(default="", init=False)
+    noun: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         if not self.needs:
             object.__setattr__(self, "needs", "operate" if self.changes else "observe")
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """It has the name of its attribute in the class of the operations on a noun."""
+        """It has the name of its attribute in the class of the operations on a noun, such as ``PlanListOperations``."""
+        noun = re.sub(r"(?<!^)(?=[A-Z])", "_", owner.__name__.removesuffix("Operations")).lower()
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "module", owner.__module__)
+        object.__setattr__(self, "noun", noun)
 
     @property
     def method(self) -> str:
@@ -119,9 +126,8 @@ class Operation(Generic[Parameters, Request, Answer]):
     @cached_property
     def function(self) -> Callable[[Any, Request], Awaitable[Answer]]:
         """What does it on a store that is open here."""
-        noun = self.module.rpartition(".")[2].removesuffix("_operations")
         function: Callable[[Any, Request], Awaitable[Answer]]
-        function = getattr(import_module(f"asterism.api.local.{noun}_handlers"), self.name)
+        function = getattr(import_module(f"asterism.api.local.{self.noun}_handlers"), self.name)
         return function
 
     @overload
@@ -140,3 +146,67 @@ class Operation(Generic[Parameters, Request, Answer]):
             return system.call(self, self.request(*positional, **named))
 
         return call
+
+
+# -- the http form of an operation -------------------------------------------------------------------------------------
+
+
+API = "/api/v1"
+LARGEST_BODY = 4 * 1024 * 1024
+"""The largest body of a request, in bytes."""
+
+VERSION_HEADER = "asterism-version"
+"""The version of who sends a request or an answer."""
+
+KEY_HEADER = "idempotency-key"
+"""The same for each repeat of a request that changes something: the server does it once."""
+
+
+class KeyReused(AsterismError):
+    """A key came with another request than before. Nothing was done."""
+
+
+class NotKept(AsterismError):
+    """A repeat of a request that was done, whose answer is not kept."""
+
+
+class OutcomeLost(AsterismError):
+    """It is unknown whether the first request with this key was done."""
+
+
+class HttpForm(NamedTuple):
+    """A request of an operation as it is sent. ``body`` is None for one without a body."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: Mapping[str, Any] | None
+
+
+def path_fields(path: str) -> list[str]:
+    """The names of the fields in a path."""
+    return re.findall(r"{(\w+)}", path)
+
+
+def http_form(operation: Operation[Any, Any, Any], request: Any) -> HttpForm:
+    """What to send for a request. Fields that have their default are left out: an older server need not know them."""
+    in_path = path_fields(operation.path)
+    path = operation.path.format(**{name: path_part(str(getattr(request, name))) for name in in_path})
+    fields = {
+        field.name: getattr(request, field.name)
+        for field in dataclasses.fields(request)
+        if field.name not in in_path and getattr(request, field.name) != _default(field)
+    }
+    if operation.method in ("GET", "DELETE"):
+        return HttpForm(operation.method, API + path, {name: _text(value) for name, value in fields.items()}, None)
+    if "edits" in fields and fields["edits"] is not None:
+        fields["edits"] = [dict(edit) if isinstance(edit, Mapping) else edit.to_json() for edit in fields["edits"]]
+    return HttpForm(operation.method, API + path, {}, fields)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from asterism.api import documents
-from asterism.api.batch_operations import BatchOperations
-from asterism.api.device_operations import DeviceOperations
-from asterism.api.edit_operations import EditOperations
-from asterism.api.event_operations import EventOperations
 from asterism.api.fleet_operations import FleetOperations
-from asterism.api.limit_operations import LimitOperations
-from asterism.api.operation import Operation
-from asterism.api.plan_list_operations import PlanListOperations
-from asterism.api.plan_operations import PlanOperations
+from asterism.api.operation import NoFields, Operation
+from asterism.api.plan_operations import EditOperations, PlanListOperations, PlanOperations
 from asterism.api.quick_dataclass import Request
 from asterism.api.run_operations import RunOperations
 from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.series_operations import SeriesOperations
-from asterism.api.token_operations import TokenOperations
-from asterism.api.workflow_operations import WorkflowOperations
 from asterism.core.json_values import JsonObject
 
 
@@ -26,15 +18,9 @@ class Operations(
     PlanOperations,
     EditOperations,
     RunOperations,
-    BatchOperations,
-    WorkflowOperations,
     SeriesOperations,
-    DeviceOperations,
     ScheduleOperations,
-    LimitOperations,
-    EventOperations,
     FleetOperations,
-    TokenOperations,
 ):
     """Every operation as a method, with the fields of its request as parameters."""
 
@@ -51,10 +37,6 @@ OPERATIONS = {
 # -- operations of a server alone --------------------------------------------------------------------------------------
 
 
-class AskServer(Request):
-    """No more is needed."""
-
-
 class RedeemLogin(Request):
     code: str
 
@@ -62,8 +44,8 @@ class RedeemLogin(Request):
 class ServerOperations:
     """They have endpoints of their own, so they are not in the table of operations."""
 
-    health = Operation(AskServer, documents.Health, "Whether the server can reach its store.", "GET /health")
-    me = Operation(AskServer, documents.Me, "The credential of this client: name and scopes.", "GET /me")
+    health = Operation(NoFields, documents.Health, "Whether the server can reach its store.", "GET /health")
+    me = Operation(NoFields, documents.Me, "The credential of this client: name and scopes.", "GET /me")
     redeem_login = Operation(
         RedeemLogin,
         documents.NewToken,
@@ -72,5 +54,5 @@ class ServerOperations:
         needs="known",
         once=True,
     )
-    logout = Operation(AskServer, JsonObject, "Revoke the token of this client.", "POST /logout")
-    metrics = Operation(AskServer, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")
+    logout = Operation(NoFields, JsonObject, "Revoke the token of this client.", "POST /logout")
+    metrics = Operation(NoFields, str, "Metrics of the fleet and its plans, as text.", "GET /metrics")

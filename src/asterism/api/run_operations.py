@@ -1,13 +1,13 @@
-"""Operations on runs: list, create, show, logs, why, output, and pause, resume, cancel, retry and move."""
+"""Operations on runs and their batches, on workflows, which they execute, and on what they wait for: limits, events."""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, Operation, Reason
+from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
 from asterism.api.quick_dataclass import Request
 from asterism.core.json_values import JsonObject
 
@@ -34,6 +34,7 @@ STATUSES = (
 )
 CONDITIONS = ("status", "workflow", "device", "series", "batch", "search", "waiting")
 WaitingFor = Literal["device", "limit", "claim", "turn", "retry", "person", "peer"]
+WAITS = get_args(WaitingFor)
 Keep = Literal["epoch", "original", "furthest"]
 RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
 CreationId = Annotated[
@@ -143,11 +144,106 @@ class ActOnRuns(ListRuns):
     reason: Reason = ""
 
 
-RunPage = documents.Page[documents.Run]
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+BatchName = Annotated[Name, Doc("The name of the batch.")]
+
+
+class OneBatch(Request):
+    batch: BatchName
+
+
+class WaitBatch(Request):
+    batch: BatchName
+    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
+
+
+class CancelBatch(Request):
+    batch: BatchName
+    after: After = None
+    reason: Reason = ""
+
+
+class RetryBatch(Request):
+    batch: BatchName
+    failed: Annotated[bool, Doc("Leave runs alone that were cancelled.")] = False
+    after: After = None
+    reason: Reason = ""
+
+
+class ReadBatchResults(Request):
+    batch: BatchName
+    after: After = None
+    limit: Annotated[int, Limit(ge=1, le=MOST_AT_ONCE)] = 100
+
+
+# -- workflows ---------------------------------------------------------------------------------------------------------
+
+
+class OneWorkflow(Request):
+    workflow: Annotated[Name, Doc("Its name, or NAME@VERSION.")]
+
+
+class AddWorkflow(Request):
+    """A workflow. If it differs from the latest version of its name, it becomes the next version."""
+
+    workflow: Annotated[JsonObject, Doc("Its fields, as `show_workflow` answers; those left out have defaults.")]
+    reason: Reason = ""
+
+
+class RemoveWorkflow(Request):
+    workflow: Annotated[Name, Doc("Its name. All its versions are removed.")]
+    reason: Reason = ""
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+LimitName = Annotated[Name, Doc("The name of the limit.", "warehouse", "account/*")]
+
+
+class OneLimit(Request):
+    limit: LimitName
+
+
+class SetLimit(Request):
+    """A limit has a size, a rate, or both."""
+
+    limit: LimitName
+    size: Annotated[int | None, Limit(ge=0), Doc("How much may be in use at a time; 0 lets nothing begin.")] = None
+    rate: Annotated[int | None, Limit(ge=1), Doc("How much may begin within any period.")] = None
+    period: Annotated[float | None, Limit(gt=0), Doc("The period of the rate, in seconds.")] = None
+    reason: Reason = ""
+
+
+class RemoveLimit(Request):
+    limit: LimitName
+    reason: Reason = ""
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+EventName = Annotated[str, Limit(min_length=1, max_length=200), Doc("The name that tasks wait for.")]
+
+
+class SendEvent(Request):
+    """An event continues the tasks that wait for its name, also those that begin to wait while it is kept."""
+
+    name: EventName
+    data: Annotated[Any, Doc("A JSON value: the result of these tasks.")] = None
+    key: Annotated[str | None, Limit(min_length=1, max_length=500), Doc("An event with this key is sent once.")] = None
+
+
+class ListEvents(Request):
+    name: Annotated[str | None, Doc("Only events of this name.")] = None
+    before: Annotated[int | None, Doc("Only events with a smaller number.")] = None
+    limit: Annotated[int, Limit(ge=1, le=1000)] = 50
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
 
 
 class RunOperations:
-    list_runs = Operation(ListRuns, RunPage, "List runs, the newest first.", "GET /runs")
+    list_runs = Operation(ListRuns, documents.Page[documents.Run], "List runs, the newest first.", "GET /runs")
     create_run = Operation(CreateRun, documents.Run, "Create a run.", "POST /runs", status=201)
     create_runs = Operation(
         CreateRuns,
@@ -183,3 +279,93 @@ class RunOperations:
     )
     retry_run = Operation(ChangeRun, documents.Run, "Create a new run of the same work.", "POST /runs/{run}/retry")
     move_run = Operation(MoveRun, documents.Run, "Assign a run to another device.", "POST /runs/{run}/move")
+    list_batches = Operation(
+        NoFields, documents.Page[documents.Batch], "List the batches, the newest first.", "GET /batches"
+    )
+    show_batch = Operation(
+        OneBatch,
+        documents.BatchDetails,
+        "How far a batch has come: counts, rate, time left, and what failed.",
+        "GET /batches/{batch}",
+    )
+    wait_batch = Operation(
+        WaitBatch,
+        documents.BatchDetails,
+        "A batch when all its runs have ended, or as it is after a while.",
+        "GET /batches/{batch}/wait",
+    )
+    cancel_batch = Operation(
+        CancelBatch,
+        documents.BulkOutcome,
+        f"Cancel the runs of a batch, {MOST_AT_ONCE} at a time.",
+        "POST /batches/{batch}/cancel",
+    )
+    retry_batch = Operation(
+        RetryBatch,
+        documents.BulkOutcome,
+        f"Retry the runs of a batch that failed or were cancelled, {MOST_AT_ONCE} at a time.",
+        "POST /batches/{batch}/retry",
+    )
+    read_batch_results = Operation(
+        ReadBatchResults,
+        documents.Page[documents.BatchResult],
+        "The results of the runs of a batch that have ended, in the order of their creation.",
+        "GET /batches/{batch}/results",
+    )
+    list_workflows = Operation(NoFields, documents.Page[documents.Workflow], "List workflows.", "GET /workflows")
+    show_workflow = Operation(
+        OneWorkflow, documents.Workflow, "A workflow with all its fields.", "GET /workflows/{workflow}"
+    )
+    add_workflow = Operation(
+        AddWorkflow,
+        documents.AddedWorkflow,
+        "Add a workflow, or a new version of one.",
+        "POST /workflows",
+        needs="admin",
+        status=201,
+    )
+    remove_workflow = Operation(
+        RemoveWorkflow,
+        documents.Workflow,
+        "Remove a workflow that no open run and no schedule needs.",
+        "DELETE /workflows/{workflow}",
+        needs="admin",
+    )
+    list_limits = Operation(
+        NoFields,
+        documents.Page[documents.Limit],
+        "The limits, how much of each is in use, and how many runs wait.",
+        "GET /limits",
+    )
+    show_limit = Operation(
+        OneLimit,
+        documents.LimitDetails,
+        "A limit with the runs that hold it and those that wait for it.",
+        "GET /limits/{limit}",
+    )
+    set_limit = Operation(
+        SetLimit,
+        documents.Limit,
+        "Set or change a limit: at once for what waits; what runs goes on.",
+        "POST /limits/{limit}",
+    )
+    remove_limit = Operation(
+        RemoveLimit,
+        documents.Limit,
+        "Remove a limit. Runs that wait for it wait until it is set again.",
+        "DELETE /limits/{limit}",
+    )
+    send_event = Operation(
+        SendEvent,
+        documents.SentEvent,
+        "Send an event that plans wait for.",
+        "POST /sent-events",
+        needs="event",
+        status=201,
+    )
+    list_events = Operation(
+        ListEvents,
+        documents.Page[documents.SentEvent],
+        "List the events that are kept, the newest first, and who has taken them.",
+        "GET /sent-events",
+    )

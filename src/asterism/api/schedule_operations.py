@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, Operation, Reason
+from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
 from asterism.api.plan_operations import Includes
 from asterism.api.quick_dataclass import Request
 from asterism.core.json_values import JsonObject
@@ -21,10 +21,6 @@ MOST_TICKS = 1000
 LARGEST_FILE = 900_000
 
 ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
-
-
-class ListSchedules(Request):
-    """All schedules, by name."""
 
 
 class ShowSchedule(Request):
@@ -99,7 +95,7 @@ class ShowBackfill(Request):
 
 
 class ScheduleOperations:
-    list_schedules = Operation(ListSchedules, documents.Schedules, "List schedules.", "GET /schedules")
+    list_schedules = Operation(NoFields, documents.Schedules, "List schedules.", "GET /schedules")
     add_schedule = Operation(
         AddSchedule, documents.ChangedSchedule, "Add a schedule, or change one.", "POST /schedules", status=201
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Operation, Reason
+from asterism.api.operation import Limit, NoFields, Operation, Reason
 from asterism.api.quick_dataclass import Request
 
 SHORTEST_LEASE, LONGEST_LEASE = 0.001, 3650 * 86_400.0
@@ -17,10 +17,6 @@ LONGEST_DEADLINE = 50.0
 SeriesName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the series.")]
 Issue = Annotated[int, Limit(ge=1, le=1 << 53), Doc("The number of the issue.")]
 Lease = Annotated[float, Limit(ge=SHORTEST_LEASE, le=LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
-
-
-class ListSeries(Request):
-    """All series."""
 
 
 class OneSeries(Request):
@@ -83,7 +79,7 @@ READ = "observe series"
 
 
 class SeriesOperations:
-    list_series = Operation(ListSeries, documents.Page[documents.Series], "List series.", "GET /series", needs=READ)
+    list_series = Operation(NoFields, documents.Page[documents.Series], "List series.", "GET /series", needs=READ)
     show_series = Operation(OneSeries, documents.SeriesDetails, "A series.", "GET /series/{series}", needs=READ)
     list_series_changes = Operation(
         ListSeriesChanges,

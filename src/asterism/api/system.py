@@ -18,7 +18,7 @@ from asterism.api.operations import Operations
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
-    from asterism.api.local.edit_limits import EditedPlans
+    from asterism.api.local.edit_handlers import EditedPlans
     from asterism.fleet.fleet import Fleet
 
 Request = TypeVar("Request")
@@ -53,7 +53,7 @@ class LocalSystem(Operations):
     @cached_property
     def edited_plans(self) -> EditedPlans:
         """The plans that are edited: their sizes and their order."""
-        from asterism.api.local.edit_limits import EditedPlans
+        from asterism.api.local.edit_handlers import EditedPlans
 
         return EditedPlans()
 
@@ -62,6 +62,17 @@ class LocalSystem(Operations):
 
     async def __aexit__(self, *_: object) -> None:
         await self.fleet.close()
+
+    async def leave_reason(self, action: str, reason: str, device: str | None = None) -> None:
+        """If a reason is given, leave a notice of who did something that no story tells, and why. ``action`` continues
+        the name of the caller: ``removed workflow 'x'``."""
+        from asterism.core.errors import truncate
+        from asterism.store.protocol import Notice
+
+        if reason:
+            fleet = self.fleet
+            message = truncate(f"{fleet.by} {action}: {reason}")
+            await fleet.store.commit([Notice(fleet.store.clock(), "changed", message, None, device)])
 
     async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
         """Do an operation here. Raises what its function raises."""

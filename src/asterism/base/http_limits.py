@@ -21,9 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
+import logging
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -397,3 +400,80 @@ class LargeAnswer:
                 if isinstance(place := scope.get(PLACE), Place):
                     place.close()
                     await receive()  # until it is closed
+
+
+# -- how often something may happen ------------------------------------------------------------------------------------
+
+
+MAX_REMEMBERED = 1000
+"""How many keys are remembered."""
+
+
+class RecentEvents:
+    """Counts events by key, at most ``most`` within ``window`` seconds. Forgets the oldest keys."""
+
+    def __init__(self, now: Callable[[], float], most: int, window: float) -> None:
+        self._now, self._most, self._window = now, most, window
+        self._times: dict[str, list[float]] = {}
+
+    def wait(self, key: str) -> float | None:
+        """How long to wait until one more is allowed, in seconds; None if it is now."""
+        since = self._now() - self._window
+        recent = [at for at in self._times.get(key, ()) if at > since]
+        return recent[-self._most] - since if len(recent) >= self._most else None
+
+    def check(self, key: str, excess: str) -> None:
+        """Raises RequestRefused if one more is not allowed now; ``excess`` says of what there were too many."""
+        wait = self.wait(key)
+        if wait is not None:
+            raise RequestRefused(429, f"{excess}: wait {wait:.0f} s", wait)
+
+    def knows(self, key: str) -> bool:
+        """Whether there was an event of this key, however long ago, that is not forgotten."""
+        return key in self._times
+
+    def add(self, key: str) -> None:
+        times = self._times.pop(key, [])
+        self._times[key] = [*times, self._now()][-self._most :]
+        while len(self._times) > MAX_REMEMBERED:
+            del self._times[next(iter(self._times))]
+
+    def take_back(self, key: str) -> None:
+        """Count the last event of a key no longer."""
+        if self._times.get(key):
+            self._times[key].pop()
+
+
+# -- signatures of webhook deliveries ----------------------------------------------------------------------------------
+
+
+REFUSAL_LOG_INTERVAL = 60.0
+"""The least seconds between two lines in the log about a wrong signature: anybody can send one."""
+
+
+def is_signed(
+    secret: bytes, content: bytes, signatures: Iterable[str], text_of: Callable[[bytes], str] = bytes.hex
+) -> bool:
+    """Whether one of the signatures is right. It is computed once, however many a stranger sends."""
+    expected = text_of(hmac.digest(secret, content, "sha256")).encode()
+    return any(hmac.compare_digest(expected, signature.encode("utf-8", "replace")) for signature in signatures)
+
+
+def signed_as_github(secret: bytes, body: bytes, header: str) -> bool:
+    """Whether ``X-Hub-Signature-256`` is right for this body."""
+    return header.startswith("sha256=") and is_signed(secret, body, [header.removeprefix("sha256=")])
+
+
+class WrongSignatures:
+    """Refuses wrong signatures, and logs them seldom. ``now`` is a monotonic clock in seconds."""
+
+    def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._now = log, now
+        self._logged_at = -REFUSAL_LOG_INTERVAL
+
+    def refusal(self) -> RequestRefused:
+        now = self._now()
+        if now - self._logged_at >= REFUSAL_LOG_INTERVAL:
+            self._logged_at = now
+            self._log.warning("refused a delivery with a wrong signature")
+        return RequestRefused(401, "the signature is wrong")

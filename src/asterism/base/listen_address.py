@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from asterism.base.follow import beside
+from asterism.base.clock import beside
 from asterism.base.http_limits import Limits
 from asterism.base.https_session import is_loopback
 from asterism.base.operating_system import add_signal_handler, remove_signal_handler

@@ -9,28 +9,30 @@ command                modules
 =====================  ===============================================================================================
 run, check, show,      ``plan_file_commands``
 schema
-plan                   ``plan_commands``; ``plan_execution`` runs plans, ``plan_watch`` follows and ``plan_cancel``
-                       cancels them, ``plan_views`` prints the documents of the API
-runs                   ``runs_commands``; ``run_views``; ``runs_watch`` is the live view of ``runs watch``
-workflow, fleet,       ``workflow_commands``, ``fleet_commands``; their views are in ``fleet_views``
-notice
-device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
-                       views are in ``fleet_views``
+plan                   ``plan_commands``; ``plan_execution`` runs plans, ``plan_watch`` follows and cancels them,
+                       ``plan_views`` prints the documents of the API
+runs, batch            ``runs_commands``; ``run_views``; ``runs_watch`` is the live view of ``runs watch``
+workflow, schedule     ``workflow_commands``, ``schedule_commands``, ``schedule_views``
+fleet, notice, limit,  ``fleet_commands``, ``fleet_views``; ``top_app`` and ``top_views`` are ``asterism top``
+event, top
+device, monitor        ``device_commands``; ``device_process`` is the process of a device, and its log
 serve, mcp             ``serve_commands``; ``server_process`` has their processes
+login, token           ``access_commands``
 store                  ``store_commands``
 peer                   ``peer_commands``, ``peer_actions``
-series                 ``series_commands`` and the other ``series_*`` modules, ``git_remote_option``
+series                 ``series_commands`` and the other ``series_*`` modules
 =====================  ===============================================================================================
 
 Shared: ``cli_context`` (options, opening a system, answers), ``option_types``, ``plan_context`` (options and output of
-commands on plans, batches of edits), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user);
-for output ``screen`` (the terminal and its tables), and ``plan_live_view`` (a running plan).
+commands on plans, batches of edits), ``interrupts`` (Ctrl-C), ``editor_options`` (editors, modules and device policies
+of the user); for output ``screen`` (the terminal and its tables), and ``plan_live_view`` (a running plan).
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
 
-To add a command, add an ``async`` function to the module of its group: its parameter ``system`` is where it happens,
-its other parameters are arguments, except those that an ``option`` declares. To add a group, write
+To add a command, add an ``async`` function to the module of its group: the first word of its name is that of the
+command, its parameter ``system`` is where it happens, its other parameters are arguments, except those that an
+``option`` declares. To add a group, write
 ``<noun>_commands.py`` and add a line to ``_SECTIONS`` in ``main``. Both have a section in
 ``docs/reference/command-line.md``: ``make reference`` writes its table of options.
 

@@ -38,12 +38,17 @@ class CommandGroup(click.Group):
     """A group that lists its commands in the order of their definition, and completes names in a shell."""
 
     def command(  # type: ignore[override]
-        self, *names: Any, **terms: Any
+        self, **terms: Any
     ) -> Callable[[Callable[..., Any]], click.Command]:
-        """As of click, with what the signature of the function says: an ``async`` function whose first parameter is
-        ``system`` or ``fleet`` gets one, as with ``on_system``, and a parameter without an option is an argument."""
-        add: Callable[[Callable[..., Any]], click.Command] = super().command(*names, **terms)
-        return lambda function: add(_with_arguments(_with_place(function)))
+        """As of click, with what the function says: the first word of its name is that of the command, an ``async``
+        function whose first parameter is ``system`` or ``fleet`` gets one, as with ``on_system``, and a parameter
+        without an option is an argument."""
+
+        def add(function: Callable[..., Any]) -> click.Command:
+            name = function.__name__.partition("_")[0]
+            return super(CommandGroup, self).command(name, **terms)(_with_arguments(_with_place(function)))
+
+        return add
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

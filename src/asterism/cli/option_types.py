@@ -1,4 +1,4 @@
-"""Types of options: durations, sizes, pairs, words, capabilities, JSON and writable files.
+"""Types of options: durations, sizes, pairs, words, capabilities, JSON, writable files and secrets.
 
 Each function is the ``type`` or the ``callback`` of an option, and raises BadParameter with examples of valid values.
 Those named ``*_option`` make options of such types.
@@ -272,3 +272,23 @@ parameter_option = click.option(
     metavar="NAME=VALUE",
     help="The value of a parameter of the plan file; repeatable.",
 )
+
+
+# -- secrets of webhooks, from the environment of a server or from files -----------------------------------------------
+
+
+MIN_SECRET = 16
+"""Characters of a webhook's secret."""
+
+
+def taken_from_environment(variable: str) -> str:
+    """The value of a variable, which is removed: commands that this process starts would inherit it."""
+    return os.environ.pop(variable, "")
+
+
+def webhook_secret(text: str, advice: str) -> bytes:
+    """The secret in a text. Raises UsageError with ``advice`` if it is too short."""
+    secret = text.strip().encode()
+    if len(secret) < MIN_SECRET:
+        raise click.UsageError(advice)
+    return secret

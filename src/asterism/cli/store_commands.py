@@ -8,16 +8,17 @@ before anything is restored from it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import json
 import os
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, cast
 
 import click
 
@@ -224,7 +225,6 @@ async def write_backup(
 ) -> tuple[int, int]:
     """Write a consistent snapshot of the store, and the files of its tasks from where ``artifacts`` opens them. Returns
     the number of runs, and of files that are missing. Raises OSError, and ArtifactProblem."""
-    from asterism.cli.backup_files import BackedUpFiles
 
     used = BackedUpFiles()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
@@ -327,7 +327,6 @@ class _FilesAfter:
 
 async def _restore_files(fleet: Fleet, path: Path, limit: int) -> None:
     """Put the files of tasks where the restored store has them."""
-    from asterism.cli.backup_files import restore_files
     from asterism.execution.artifacts import ArtifactProblem
 
     try:
@@ -359,3 +358,74 @@ def _publish(written: Path, place: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+# -- the files of tasks in a backup, behind the records ----------------------------------------------------------------
+
+
+CONTENT = "content"
+
+
+class BackedUpFiles:
+    """The files to which the records of a backup refer. ``missing`` counts those that are not there."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self._used: set[str] = set()
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Note the manifests that a record of a backup refers to."""
+        from asterism.fleet.kept_files import manifests_of_dump
+
+        self._used |= manifests_of_dump(record)
+
+    def __bool__(self) -> bool:
+        return bool(self._used)
+
+    def lines(self, content: ContentAccess) -> Iterator[Mapping[str, Any]]:
+        """The lines of the files. Raises OSError."""
+        from asterism.fleet.kept_files import names_of
+
+        for name in names_of(content, self._used):
+            file = content.open(name)
+            if file is None:
+                self.missing += 1
+                continue
+            with file:
+                yield from _parts(name, file)
+
+
+def _parts(name: str, file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    from asterism.execution.artifacts import chunks_of
+
+    size = 0
+    for chunk in chunks_of(file, lambda: None):
+        size += len(chunk)
+        yield {CONTENT: name, "part": base64.b64encode(chunk).decode()}
+    yield {CONTENT: name, "size": size}
+
+
+def restore_files(lines: Iterable[Mapping[str, Any]], content: ContentAccess) -> int:
+    """Put the files among the lines of a backup. Returns how many. Raises StoreCorrupt for one that does not match its
+    name, and OSError."""
+    from asterism.execution.artifacts import CHUNK
+
+    count = 0
+    with tempfile.TemporaryFile() as spool:
+        for line in lines:
+            if CONTENT not in line:
+                continue
+            try:
+                name = line[CONTENT]
+                if "part" in line:
+                    spool.write(base64.b64decode(line["part"], validate=True))
+                    continue
+            except (TypeError, ValueError) as error:
+                raise StoreCorrupt(f"a file in the backup cannot be read: {error}") from error
+            spool.seek(0)
+            if content.put(iter(lambda: spool.read(CHUNK), b"")).name != name:
+                raise StoreCorrupt(f"the file {name} in the backup is damaged: its content does not match its name")
+            spool.seek(0)
+            spool.truncate()
+            count += 1
+    return count

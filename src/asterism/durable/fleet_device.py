@@ -42,8 +42,7 @@ from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
 from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
 from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
-from asterism.execution.large_values import call_apart
-from asterism.execution.task_inputs import MissingInput
+from asterism.execution.task_inputs import MissingInput, call_apart
 from asterism.execution.working_folder import InputFiles
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, MANIFEST, is_secret, literal

@@ -42,7 +42,7 @@ from asterism.core.plan.task import import_path
 from asterism.core.record_codec import InvalidRecord, Record
 from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
 from asterism.execution import function_calls
-from asterism.execution.large_values import call_apart
+from asterism.execution.task_inputs import call_apart
 from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import mask_conditions
 from asterism.store.optimistic_update import try_commit

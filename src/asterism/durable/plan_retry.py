@@ -15,9 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from asterism.base import expressions
-from asterism.base.clock import new_id
+from asterism.base.clock import Looks, new_id
 from asterism.base.expressions import Conditions
-from asterism.base.follow import Looks
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step

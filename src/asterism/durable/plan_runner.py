@@ -15,9 +15,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from asterism.base.clock import new_id
+from asterism.base.clock import beside, first_of, new_id, stopped
 from asterism.base.error_log import RecurringError
-from asterism.base.follow import beside, first_of, stopped
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.schedule.schedule import Schedule
 from asterism.durable.admin import live_owner

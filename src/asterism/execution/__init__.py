@@ -11,10 +11,8 @@
 ``guard_main``         the program of the guard
 ``placeholders``       placeholders of plan files (``{item}``), filled when a task is made
 ``foreach_expansion``  the tasks of a ``foreach``, from a list
-``function_calls``     Python functions by their path, and the traceback of one that failed
-``print_capture``      what a function prints, as its log
+``function_calls``     Python functions by their path, the traceback of one that failed, and what it prints, as its log
 ``http_requests``      HTTP requests as tasks
-``large_values``       results that are stored as blobs
 
 ``execution`` imports only ``base`` and ``core``.
 """

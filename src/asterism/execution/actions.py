@@ -22,9 +22,8 @@ from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.command_inputs import InputVariable
 from asterism.execution.http_requests import RequestJudge, send_request
-from asterism.execution.large_values import call_apart
 from asterism.execution.processes import EXHAUSTED, CommandFailed, Commands, own_part
-from asterism.execution.task_inputs import References, ResolvedInputs
+from asterism.execution.task_inputs import References, ResolvedInputs, call_apart
 from asterism.execution.working_folder import WorkFiles
 
 if TYPE_CHECKING:

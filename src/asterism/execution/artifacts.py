@@ -21,8 +21,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
 
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import ContentAccess
+from asterism.base.content_store import ContentAccess, ContentFolder
 from asterism.base.private_file import open_plain
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject

@@ -21,8 +21,8 @@ from asterism.base.secret_mask import Mask
 from asterism.base.text import decode_whole, masked_url, masked_urls
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.core.json_values import NOTHING, SizeLimit
-from asterism.execution.large_values import call_apart
 from asterism.execution.processes import EXHAUSTED
+from asterism.execution.task_inputs import call_apart
 
 if TYPE_CHECKING:
     import httpx

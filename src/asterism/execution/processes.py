@@ -16,8 +16,8 @@ from asterism.base.text import decode_whole
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.core.json_values import SizeLimit
 from asterism.execution import process_guard
-from asterism.execution.large_values import call_apart
 from asterism.execution.process_guard import Admission
+from asterism.execution.task_inputs import call_apart
 
 OUTPUT_LIMIT = 1 << 20
 """How many bytes of the end of a command's output are kept for its error."""

@@ -12,16 +12,17 @@ set a variable of any name, since its author chooses those names.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Container, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import JsonObject, plain_json
+from asterism.core.json_values import JsonObject, is_large, plain_json
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -184,3 +185,18 @@ def check_shell_line(line: str, inputs: Mapping[str, Any], own: Container[str]) 
 
 def variable_advice(name: str) -> str:
     return f"write ${VARIABLE_PREFIX}{name}, or set a variable of your own in 'env'"
+
+
+# -- large values in a thread ------------------------------------------------------------------------------------------
+
+
+Answer = TypeVar("Answer")
+
+LARGE_TEXT = 1 << 18
+"""A text that takes long to encode, decode or parse, in bytes."""
+
+
+async def call_apart(function: Callable[..., Answer], value: Any, *more: Any) -> Answer:
+    """Call a function with a value, and return its answer: in a thread if the value is large."""
+    large = len(value) > LARGE_TEXT if isinstance(value, bytes | bytearray) else is_large(value)
+    return await asyncio.to_thread(function, value, *more) if large else function(value, *more)

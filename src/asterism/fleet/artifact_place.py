@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from asterism.base.content_bucket import ContentBucket
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import ContentStore
+from asterism.base.content_store import ContentFolder, ContentStore
 from asterism.execution.artifacts import ArtifactProblem
 
 if TYPE_CHECKING:

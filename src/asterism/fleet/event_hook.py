@@ -24,8 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from asterism.base.http_limits import RequestRefused
-from asterism.base.signed_deliveries import is_signed, signed_as_github
+from asterism.base.http_limits import RequestRefused, is_signed, signed_as_github
 from asterism.core.errors import AsterismError
 from asterism.core.plan.awaited import event_name_problem
 from asterism.core.run.run_label import InvalidTemplate, TextTemplate, UnknownField

@@ -29,7 +29,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.run_label import task_name
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.execution.large_values import call_apart
+from asterism.execution.task_inputs import call_apart
 from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asterism.base.follow import Looks
+from asterism.base.clock import Looks
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.placement import Placer

@@ -22,9 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import NAME, Content, ContentStore
-from asterism.base.follow import stopped
+from asterism.base.clock import stopped
+from asterism.base.content_store import NAME, Content, ContentFolder, ContentStore
 from asterism.core.run.run import Grant, Run
 from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
 from asterism.fleet.device.process_records import state_directory

@@ -26,9 +26,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from asterism.base.clock import Clock
-from asterism.base.http_limits import RequestRefused
+from asterism.base.http_limits import RecentEvents, RequestRefused
 from asterism.base.log_recorder import LONGEST_LINE
-from asterism.base.rate_limit import RecentEvents
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
 from asterism.core.run.run import Grant
 from asterism.fleet.settings import Settings

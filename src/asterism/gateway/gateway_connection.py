@@ -21,9 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock, ServerClock
-from asterism.base.content_cache import ContentCache
-from asterism.base.content_folder import ContentFolder
-from asterism.base.content_store import ContentAccess
+from asterism.base.content_store import ContentAccess, ContentCache, ContentFolder
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import JsonObject, SizeLimit
@@ -32,7 +30,7 @@ from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.execution.large_values import call_apart
+from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, Fail, OwnerStep, Refuse

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.base.clock import first_of
 from asterism.base.expressions import holds
-from asterism.base.follow import first_of
 from asterism.core.run import transitions
 from asterism.core.run.placement import Weights, mismatch_reason, unmet_reason
 from asterism.core.run.run import Run

@@ -29,8 +29,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route
 
 from asterism.api.credentials import Credential
-from asterism.api.http_form import LARGEST_BODY
-from asterism.base.follow import first_of, stopped
+from asterism.api.operation import LARGEST_BODY
+from asterism.base.clock import first_of, stopped
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time

@@ -2,7 +2,7 @@
 
 ``mcp_server`` makes a server of the official SDK. Over stdio its one client is local: it acts under a name and with
 scopes that the user gave it. Over HTTP each request carries the credential of its caller (``mcp_http``). Either way the
-client is an editor and not a person (``api/local/edit_limits.py``).
+client is an editor and not a person (``api/local/edit_handlers.py``).
 
 An error of a tool is a result with ``isError``; its text is the problem document of the HTTP API, so that a model can
 read the violations and correct itself. Every answer has aliases in place of the names of devices, and arguments may
@@ -33,7 +33,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EditWaits
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.mcp.mcp_approvals import Context, Decision, Question
-from asterism.mcp.mcp_prompts import PROMPTS
+from asterism.mcp.mcp_resources import PROMPTS
 from asterism.mcp.mcp_tasks import Work, read_work
 from asterism.mcp.mcp_tools import TOOLS, McpHost, McpTool, ToolCall, check_call, input_schema, may_use, output_schema
 from asterism.models.device_aliases import DeviceAliases

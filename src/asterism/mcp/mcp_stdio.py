@@ -12,8 +12,7 @@ from typing import Any
 
 from mcp.server.stdio import stdio_server
 
-from asterism.api.credentials import Credential
-from asterism.api.scopes import check_scopes
+from asterism.api.credentials import Credential, check_scopes
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet

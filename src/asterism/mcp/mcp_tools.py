@@ -1,7 +1,7 @@
 """The tools of the MCP server: each is an operation with a description for models.
 
 A tool has the fields, the limits, the scope and the answer of its operation, so there is one rule for every door; what
-an editor may not do is in ``api/local/edit_limits.py``. The table says what differs for a model: fields that it does
+an editor may not do is in ``api/local/edit_handlers.py``. The table says what differs for a model: fields that it does
 not set, other defaults, and what is left out of an answer. The arguments of a tool are the fields of the request, and
 its output schema is that of the answer.
 """
@@ -17,11 +17,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, TypeAdapter
 
 from asterism.api import documents, operations
-from asterism.api.credentials import Credential
-from asterism.api.http_form import path_fields
-from asterism.api.local.request_models import checked_name, request_model
-from asterism.api.operation import Operation
-from asterism.api.scopes import allows
+from asterism.api.credentials import Credential, allows
+from asterism.api.local.problem_statuses import checked_name, request_model
+from asterism.api.operation import Operation, path_fields
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.json_values import JsonObject

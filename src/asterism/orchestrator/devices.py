@@ -20,11 +20,9 @@ from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.artifacts import Artifacts
-from asterism.execution.function_calls import record_traceback
-from asterism.execution.large_values import call_apart
-from asterism.execution.print_capture import attempt_logger
+from asterism.execution.function_calls import attempt_logger, record_traceback
 from asterism.execution.processes import Commands
-from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
+from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, call_apart
 from asterism.execution.working_folder import InputFiles, WorkFiles
 from asterism.orchestrator.plan_logs import PlanLogs
 

@@ -46,7 +46,7 @@ from asterism.core.plan.task import GROUP_LANE, Lane, Task
 from asterism.core.plan.task_files import handles_files
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.execution.foreach_expansion import expansion
-from asterism.execution.print_capture import log_source
+from asterism.execution.function_calls import log_source
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler

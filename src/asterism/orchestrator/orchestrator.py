@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from asterism.base import expressions as cel
-from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentFolder
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
-from asterism.execution.print_capture import start_capture, stop_capture
+from asterism.execution.function_calls import start_capture, stop_capture
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.events import DeviceEvent
 from asterism.orchestrator.execution import Execution

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.run.session import OPEN
-from asterism.execution.large_values import call_apart
+from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of

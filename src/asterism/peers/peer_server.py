@@ -36,6 +36,7 @@ from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
     Limits,
+    RecentEvents,
     RequestRefused,
     address_of,
     bearer_token,
@@ -44,7 +45,6 @@ from asterism.base.http_limits import (
     read_body,
 )
 from asterism.base.listen_address import CannotServe, ListenAddress
-from asterism.base.rate_limit import RecentEvents
 from asterism.base.startup import install_hint
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError

@@ -12,8 +12,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from asterism.base.clock import beside, first_of, stopped
 from asterism.base.error_log import RecurringError
-from asterism.base.follow import beside, first_of, stopped
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD

@@ -6,9 +6,8 @@
 ``request_guard``       Host and Origin, callers, rates, headers of every answer
 ``problems``            errors as problem documents (RFC 9457)
 ``openapi``             the OpenAPI document, from the same table
-``health_routes``       health, login, who one is
-``stream_routes``       the events of a plan and of the fleet, and metrics as text
-``event_stream``        server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
+``service_routes``      what it answers beside the operations: health, logins, streams, metrics, layouts of plans
+``event_stream``        server-sent events, and the feeds of plans and of the fleet, from which they come
 ``http_service``        listens, and stops in good order
 ``gateway_routes``      the HTTP of ``gateway``, which devices without a store ask
 ======================  ================================================================================================

@@ -14,13 +14,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
-from asterism.api.http_form import path_fields
-from asterism.api.local.request_models import request_model
-from asterism.api.operation import Operation
+from asterism.api.local.problem_statuses import request_model
+from asterism.api.operation import Operation, path_fields
 from asterism.api.operations import OPERATIONS
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import plain_name
-from asterism.server import health_routes, layout_routes, stream_routes
+from asterism.server import service_routes
 from asterism.server.endpoint import Call, Endpoint, EndpointApp, NoModel, ServerState
 from asterism.server.openapi import openapi_endpoint
 from asterism.server.page_routes import page_routes
@@ -35,12 +34,7 @@ if TYPE_CHECKING:
 
 def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
-    described = [
-        *health_routes.ENDPOINTS,
-        *OPERATION_ENDPOINTS,
-        *layout_routes.ENDPOINTS,
-        *stream_routes.ENDPOINTS,
-    ]
+    described = [*service_routes.ENDPOINTS, *OPERATION_ENDPOINTS]
     return [*described, openapi_endpoint(described)]
 
 

@@ -26,21 +26,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from asterism.api.credentials import Credential
-from asterism.api.http_form import API, KEY_HEADER, LARGEST_BODY, path_fields
-from asterism.api.local.edit_limits import EditedPlans
-from asterism.api.local.problem_statuses import request_violations
-from asterism.api.local.request_models import checked_name
+from asterism.api.local.edit_handlers import EditedPlans
+from asterism.api.local.problem_statuses import checked_name, request_violations
+from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, path_fields
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
-from asterism.server.credential_ends import CredentialEnds
-from asterism.server.fleet_feed import FleetFeed
+from asterism.server.event_stream import FleetFeed, PlanFeeds
 from asterism.server.kept_answers import KeptAnswers, KeyedRequest
-from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of
-from asterism.server.request_guard import Gate
+from asterism.server.request_guard import CredentialEnds, Gate
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -207,9 +204,9 @@ Handler = Callable[[Call], Awaitable[Any]]
 @dataclass(frozen=True)
 class Endpoint:
     """``path`` is below the prefix of the API, except if it is ``absolute``. ``needs`` is what the caller's scopes have
-    to satisfy (api/scopes.py), with parameters of the path in braces; None if everybody may call it. ``edits`` counts
-    against the edits per minute. ``answer`` is the JSON schema of the answer, or a model of it; ``media`` its type if
-    it is not JSON."""
+    to satisfy (api/credentials.py), with parameters of the path in braces; None if everybody may call it. ``edits``
+    counts against the edits per minute. ``answer`` is the JSON schema of the answer, or a model of it; ``media`` its
+    type if it is not JSON."""
 
     method: str
     path: str

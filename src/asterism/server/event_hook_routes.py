@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from asterism.base.http_limits import RequestRefused, address_of, read_body
-from asterism.base.signed_deliveries import WrongSignatures
+from asterism.base.http_limits import RequestRefused, WrongSignatures, address_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError, NotJson, TooLarge
 from asterism.fleet.event_hook import EventHook

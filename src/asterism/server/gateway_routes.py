@@ -20,10 +20,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from asterism.base.clock import beside, stopped
 from asterism.base.error_log import RecurringError
-from asterism.base.follow import beside, stopped
-from asterism.base.http_limits import PROXY, Bodies, RequestRefused, address_of, bearer_token, place_of, read_body
-from asterism.base.rate_limit import RecentEvents
+from asterism.base.http_limits import (
+    PROXY,
+    Bodies,
+    RecentEvents,
+    RequestRefused,
+    address_of,
+    bearer_token,
+    place_of,
+    read_body,
+)
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.json_values import MAX_DIGITS
 from asterism.core.run.session import plain_device_name

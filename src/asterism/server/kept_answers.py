@@ -34,7 +34,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from asterism.api.http_form import KeyReused, NotKept, OutcomeLost
+from asterism.api.operation import KeyReused, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
 from asterism.core.json_values import JsonObject
 from asterism.store.optimistic_update import retry_on_conflict, try_commit

@@ -13,18 +13,20 @@ cookie alone is nothing: browsers send it to every port of this host, and with r
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
 from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
-from asterism.api.http_form import KEY_HEADER, VERSION_HEADER
-from asterism.base.http_limits import PROXY, Limits, RequestRefused, address_of, bearer_token, place_of
-from asterism.base.rate_limit import RecentEvents
+from asterism.api.operation import KEY_HEADER, VERSION_HEADER
+from asterism.base.http_limits import PROXY, Limits, RecentEvents, RequestRefused, address_of, bearer_token, place_of
 from asterism.base.startup import VERSION
 from asterism.server.problems import problem
+from asterism.store.protocol import CREDENTIALS_CHANGED, Store, Watch
 from asterism.store.store_errors import StoreError
 
 if TYPE_CHECKING:
@@ -257,3 +259,66 @@ def client_of(caller: Credential) -> Mapping[str, Any]:
         "kind": caller.kind,
         "expires_at": caller.expires_at,
     }
+
+
+# -- the ends of credentials -------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 15.0
+"""Seconds between two looks, if nothing wakes it."""
+
+
+class CredentialEnds:
+    """The credentials whose ends somebody waits for, and how many do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._credentials = store, Credentials(store)
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiters: dict[str, int] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def wait(self, identity: str) -> None:
+        """Return when a credential is revoked or has expired."""
+        if self._looking is None or self._looking.done():
+            watch = self._store.watch(frozenset({CREDENTIALS_CHANGED}))
+            self._looking = asyncio.create_task(self._look(watch))
+        ended = self._waiting.setdefault(identity, asyncio.Event())
+        self._waiters[identity] = self._waiters.get(identity, 0) + 1
+        try:
+            with suppress(StoreError):  # it may have ended since the request was authenticated
+                if not await self._credentials.is_active(identity):
+                    return
+            await ended.wait()
+        finally:
+            self._waiters[identity] -= 1
+            if not self._waiters[identity]:
+                del self._waiters[identity], self._waiting[identity]
+            if not self._waiting:
+                self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        """Who waits next begins a new look: a task is not ``done()`` until its cancellation has been executed."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def _look(self, watch: Watch) -> None:
+        try:
+            while True:
+                await watch.wait(LOOK_INTERVAL)
+                try:
+                    await self._end_waits()
+                except StoreError:
+                    continue
+                except Exception:  # streams must not outlive their credentials because one look failed
+                    log.exception("cannot look for credentials that ended; the next look is in %g s", LOOK_INTERVAL)
+        finally:
+            watch.close()
+
+    async def _end_waits(self) -> None:
+        now = self._store.clock()
+        active = {credential.id for credential in await self._credentials.all() if credential.state(now) == "active"}
+        for identity in self._waiting.keys() - active:
+            self._waiting[identity].set()

@@ -24,8 +24,8 @@ from click.testing import Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from asterism.base.http_limits import signed_as_github
 from asterism.base.listen_address import CannotServe, parse_listen_address
-from asterism.base.signed_deliveries import signed_as_github
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker

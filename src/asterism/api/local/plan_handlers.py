@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from asterism.api import documents
 from asterism.api import plan_operations as declared
 from asterism.api.documents import PlanLog, TaskLogEntry, document_of
-from asterism.api.local import edit_limits, plan_documents
+from asterism.api.local import edit_handlers, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.run_handlers import run_advice
 from asterism.api.system import LocalSystem
-from asterism.base.follow import Looks
+from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import PlanError
@@ -293,12 +293,12 @@ def parse_position(text: str) -> Position:
 
 async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> documents.Plan:
     rules, scopes = _rules(ApprovalRule.parse, request.approvals), _rules(EditScope.parse, request.scopes)
-    from asterism.api.local.plan_texts import read_plan_text  # with YAML, which other operations do not need
+    from asterism.api.local.schedule_handlers import read_plan_text  # with YAML, which other operations do not need
 
     name = PurePath(request.file).stem or "plan"
     plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only, request.tick)
     plan = plan_file.constellation
-    edit_limits.check_tasks(len(plan))
+    edit_handlers.check_tasks(len(plan))
     try:
         first, *_ = names = list(islice(plan_file.names(request.name), MOST_NAMES))
         check_name(first)
@@ -342,7 +342,7 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
     head, _ = await read_head(system.fleet.store, request.plan)
-    edit_limits.check_cancel_plan(system.editor, head)
+    edit_handlers.check_cancel_plan(system.editor, head)
     await admin.cancel(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
@@ -379,7 +379,7 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 
 
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
-    await edit_limits.check_retry_plan(system, request)
+    await edit_handlers.check_retry_plan(system, request)
     batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
     reopened = await reopen_plan(
         system.fleet,

@@ -1,9 +1,9 @@
-"""Lists of plans on a store: what the operation of ``api/plan_list_operations`` does, without the rest of plans."""
+"""Lists of plans on a store: what the operation of ``api/plan_operations`` does, without the rest of plans."""
 
 from __future__ import annotations
 
 from asterism.api import documents
-from asterism.api import plan_list_operations as declared
+from asterism.api import plan_operations as declared
 from asterism.api.documents import document_of
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
@@ -14,7 +14,7 @@ from asterism.store.protocol import FAR, PlanQuery
 GROUPS = {"open": declared.OPEN_STATES, "ended": declared.ENDED_STATES}
 
 
-async def list_plans(system: LocalSystem, request: declared.ListPlans) -> declared.PlanPage:
+async def list_plans(system: LocalSystem, request: declared.ListPlans) -> documents.Page[documents.PlanSummary]:
     name = request.name
     query = PlanQuery(
         states=_states(request.state),

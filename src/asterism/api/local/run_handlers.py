@@ -1,4 +1,4 @@
-"""Runs on a store: their documents, and what the operations of ``api/run`` do."""
+"""Runs, batches, workflows, limits and events of a store: their documents, and what the operations on them do."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from itertools import groupby
+from typing import Any, Literal
 
 from asterism.api import documents
 from asterism.api import run_operations as declared
 from asterism.api.documents import document_of
+from asterism.api.operation import NoFields
+from asterism.api.run_operations import MOST_AT_ONCE, ActOnRuns
 from asterism.api.system import LocalSystem
-from asterism.base.follow import Looks
+from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import Mask
 from asterism.base.text import short
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
-from asterism.core.limits import uses_of
+from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.outcomes import attempts_of, waiting_time, work_time
-from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, UNOWNED, Progress, Run
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Progress, Run
+from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.fleet import sent_events, stored_limits
 from asterism.fleet.bulk_creation import (
     BulkCreation,
     BulkProgress,
@@ -35,14 +41,17 @@ from asterism.fleet.bulk_creation import (
     read_progress,
 )
 from asterism.fleet.fleet import Fleet, attempt_number, reported_progress
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.run_explanation import explain_run as explain
-from asterism.fleet.run_queries import RunList, find_run, labels_of, masks_of
+from asterism.fleet.run_queries import RunList, UnknownBatch, find_run, labels_of, masks_of
 from asterism.fleet.run_queries import list_runs as find_runs
-from asterism.fleet.workflows import check_input, input_names
+from asterism.fleet.sent_events import SentEvent
+from asterism.fleet.stored_limits import LimitNotSet, StoredLimits, read_stored_limits
+from asterism.fleet.workflows import WorkflowInUse, check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
-from asterism.store.protocol import Notice, Query, feed_of, has_feed
+from asterism.store.protocol import BatchPart, Notice, Query, Store, feed_of, has_feed
 from asterism.store.store_errors import Conflict, StoreError
 
 AT_ONE_TIME = 100
@@ -395,7 +404,7 @@ async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> docume
 async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
     async def cancel(fleet: Fleet, run: Run) -> Run:
         if system.editor is not None:
-            from asterism.api.local.edit_limits import check_cancel_run  # with plans, which people do not need
+            from asterism.api.local.edit_handlers import check_cancel_run  # with plans, which people do not need
 
             check_cancel_run(run)
         return await fleet.cancel(run.id, request.reason)
@@ -445,3 +454,331 @@ async def act_on_runs(system: LocalSystem, request: declared.ActOnRuns) -> docum
             else:
                 raise outcome
     return documents.BulkOutcome(changed=changed, refused=refused, next=page.next)
+
+
+# -- batches of a store ------------------------------------------------------------------------------------------------
+
+
+WAIT_INTERVAL = 1.0
+"""How often the runs of a batch are counted that somebody waits for, in seconds."""
+
+WAIT_REST = 20.0
+"""How many times as long as a count the pause after it is: all runs of a batch are counted, which takes long for
+100,000."""
+
+PACE = 100
+"""How many of the last ends say how fast a batch is."""
+
+MOST_FAILURES = 10
+LAST_LINES = 3
+"""How many failed runs are shown with a batch, and how many lines of each."""
+
+LARGEST_PAGE = 8 << 20
+"""After so many bytes of results that are stored apart a page ends."""
+
+
+async def list_batches(system: LocalSystem, request: NoFields) -> documents.Page[documents.Batch]:
+    parts = await system.fleet.store.batches()
+    batches = [_batch(list(group)) for _, group in groupby(parts, key=lambda part: part.batch)]
+    batches.sort(key=lambda batch: batch.created_at, reverse=True)
+    return documents.Page(items=batches, now=system.fleet.store.clock())
+
+
+def _batch(parts: Sequence[BatchPart]) -> documents.Batch:
+    """A batch of its parts; there is at least one."""
+
+    def count(*statuses: str, cancelled: bool = False) -> int:
+        return sum(part.number for part in parts if part.status in statuses and part.cancelled is cancelled)
+
+    ended, running = count(*TERMINAL) + count(FAILED, cancelled=True), count(CLAIMED, PROCESSING)
+    total = sum(part.number for part in parts)
+    return documents.Batch(
+        name=parts[0].batch,
+        runs=total,
+        waiting=total - ended - running,
+        running=running,
+        completed=count(COMPLETED),
+        failed=count(FAILED),
+        cancelled=count(FAILED, cancelled=True),
+        ended=ended == total,
+        created_at=min(part.created_at for part in parts),
+        ended_at=max((part.ended_at for part in parts if part.ended_at is not None), default=None),
+    )
+
+
+async def _find_batch(fleet: Fleet, name: str) -> documents.Batch:
+    parts = await fleet.store.batches(name)
+    if not parts:
+        raise UnknownBatch(name)
+    return _batch(parts)
+
+
+async def show_batch(system: LocalSystem, request: declared.OneBatch) -> documents.BatchDetails:
+    return await _details(system.fleet, await _find_batch(system.fleet, request.batch))
+
+
+async def wait_batch(system: LocalSystem, request: declared.WaitBatch) -> documents.BatchDetails:
+    clock = system.fleet.clock
+    async for last in Looks(clock, interval=WAIT_INTERVAL, timeout=request.timeout, rest=WAIT_REST):
+        batch = await _find_batch(system.fleet, request.batch)
+        if batch.ended or last:
+            break
+    return await _details(system.fleet, batch)
+
+
+async def _details(fleet: Fleet, batch: documents.Batch) -> documents.BatchDetails:
+    now = fleet.store.clock()
+    rate = None if batch.ended else await _rate(fleet, batch, now)
+    left = None if rate is None else (batch.waiting + batch.running) / rate
+    failures = await _failures(fleet, batch.name) if batch.failed else []
+    return document_of(documents.BatchDetails, batch, now=now, rate=rate, time_left=left, failures=failures)
+
+
+async def _rate(fleet: Fleet, batch: documents.Batch, now: float) -> float | None:
+    """How many runs ended per second, lately: since the earliest of the last PACE ends, or since the first run was
+    created if fewer have ended. None if none has."""
+    ends = await fleet.store.last_ends(batch.name, PACE)
+    since = ends[-1] if len(ends) == PACE else batch.created_at
+    return len(ends) / (now - since) if ends and now > since else None
+
+
+async def _failures(fleet: Fleet, batch: str) -> list[documents.FailedRun]:
+    """The newest runs that failed, with the last lines that they printed."""
+    runs = (await find_runs(fleet, Query(batch=batch), MOST_FAILURES, statuses=["failed"])).runs
+    labels = await labels_of(fleet, runs)
+    return [
+        document_of(documents.FailedRun, run, label=labels[run.id], tail=await _last_lines(fleet, run)) for run in runs
+    ]
+
+
+async def _last_lines(fleet: Fleet, run: Run) -> str:
+    logs = await fleet.logs(run.id)
+    return "".join(f"{line.text}\n" for line in logs[-1].lines[-LAST_LINES:]) if logs else ""
+
+
+async def read_batch_results(
+    system: LocalSystem, request: declared.ReadBatchResults
+) -> documents.Page[documents.BatchResult]:
+    fleet, limit = system.fleet, request.limit
+    runs = await fleet.store.find(Query(batch=request.batch, statuses=TERMINAL, after=request.after, limit=limit + 1))
+    if not runs and request.after is None:
+        await _find_batch(fleet, request.batch)
+    masks, labels = await masks_of(fleet, runs), await labels_of(fleet, runs)
+    items: list[documents.BatchResult] = []
+    size = 0
+    for run in runs[:limit]:
+        items.append(await _result(fleet, run, labels[run.id], masks[run.id]))
+        size += run.output["size"] if blob_of(run.output) is not None else 0
+        if size > LARGEST_PAGE:
+            break
+    following = runs[len(items) - 1].id if len(runs) > len(items) else None
+    return documents.Page(items=items, next=following, now=fleet.store.clock())
+
+
+async def _result(fleet: Fleet, run: Run, label: str, mask: Mask) -> documents.BatchResult:
+    return document_of(
+        documents.BatchResult,
+        run,
+        label=label,
+        status=run.reported_status,
+        input=mask.data(plain_json(run.input)),
+        output=mask.result(await fleet.output(run)),
+        attempts=attempts_of(run),
+        took=work_time(run),
+    )
+
+
+async def cancel_batch(system: LocalSystem, request: declared.CancelBatch) -> documents.BulkOutcome:
+    return await _act(system, request, "cancel", "open")
+
+
+async def retry_batch(system: LocalSystem, request: declared.RetryBatch) -> documents.BulkOutcome:
+    return await _act(system, request, "retry", "failed" if request.failed else "failed,cancelled")
+
+
+async def _act(
+    system: LocalSystem,
+    request: declared.CancelBatch | declared.RetryBatch,
+    action: Literal["cancel", "retry"],
+    status: str,
+) -> documents.BulkOutcome:
+    await _find_batch(system.fleet, request.batch)
+    matching = ActOnRuns(
+        status=status,
+        batch=request.batch,
+        after=request.after,
+        limit=MOST_AT_ONCE,
+        action=action,
+        reason=request.reason,
+    )
+    return await act_on_runs(system, matching)
+
+
+# -- workflows of a store ----------------------------------------------------------------------------------------------
+
+
+async def list_workflows(system: LocalSystem, request: NoFields) -> documents.Page[documents.Workflow]:
+    flows = await system.fleet.workflows.all()
+    return documents.Page(items=[documents.Workflow(**_fields(flow)) for flow in flows])
+
+
+async def show_workflow(system: LocalSystem, request: declared.OneWorkflow) -> documents.Workflow:
+    return documents.Workflow(**_fields(await system.fleet.workflows.find(request.workflow)))
+
+
+async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> documents.AddedWorkflow:
+    workflows, wanted = system.fleet.workflows, Workflow.from_json(request.workflow)
+    before = await workflows.latest_version(wanted.name)
+    flow = await workflows.add(wanted)
+    await system.leave_reason(f"added workflow {flow.name}@{flow.version}", request.reason)
+    return documents.AddedWorkflow(**_fields(flow), added=flow.version != before)
+
+
+async def remove_workflow(system: LocalSystem, request: declared.RemoveWorkflow) -> documents.Workflow:
+    fleet, name = system.fleet, request.workflow
+    for schedule in await fleet.schedules.all():
+        if schedule.workflow == name:
+            raise WorkflowInUse(
+                f"workflow {name!r} is not removed: schedule {schedule.name!r} creates its runs. "
+                f"Remove that first with: asterism schedule remove {schedule.name}"
+            )
+    flow = await fleet.workflows.remove(name)
+    await system.leave_reason(f"removed workflow {flow.name!r}", request.reason)
+    return documents.Workflow(**_fields(flow))
+
+
+def _fields(flow: Workflow) -> dict[str, Any]:
+    """All fields of a workflow, including defaults."""
+    fields: dict[str, Any] = {"name": flow.name, "version": flow.version}
+    for name in DEFAULTS:
+        value = getattr(flow, name)
+        fields[name] = plain_json(sorted(value) if isinstance(value, frozenset) else value, f"{name} of {flow.name!r}")
+    return fields
+
+
+# -- limits of a store -------------------------------------------------------------------------------------------------
+
+
+MOST_NAMED = 100
+"""How many runs that hold a limit, and how many that wait for it, are named."""
+
+
+async def list_limits(system: LocalSystem, request: NoFields) -> documents.Page[documents.Limit]:
+    store = system.fleet.store
+    stored = await read_stored_limits(store)
+    return documents.Page(items=[_limit(limit, stored) for limit in stored.limits.values()], now=store.clock())
+
+
+async def show_limit(system: LocalSystem, request: declared.OneLimit) -> documents.LimitDetails:
+    fleet = system.fleet
+    stored = await read_stored_limits(fleet.store)
+    limit = stored.limits.get(request.limit)
+    if limit is None:
+        raise LimitNotSet(request.limit)
+    now, groups = fleet.store.clock(), _groups_of(limit, stored)
+    holding = [group for group in groups if not group.waiting]
+    waiting = stored.book(now).by_turn(group for group in groups if group.waiting)
+    return document_of(
+        documents.LimitDetails,
+        _limit(limit, stored),
+        holders=await _users(fleet, limit, stored, holding),
+        next_runs=await _users(fleet, limit, stored, waiting),
+        now=now,
+    )
+
+
+async def set_limit(system: LocalSystem, request: declared.SetLimit) -> documents.Limit:
+    fleet = system.fleet
+    if (request.rate is None) != (request.period is None):
+        raise InvalidLimit(f"the rate of limit {request.limit!r} needs a number and a period (example: 10 in 60 s)")
+    rate = None if request.rate is None or request.period is None else Rate(request.rate, request.period)
+    limit = Limit(request.limit, request.size, rate)
+    await stored_limits.set_limit(fleet.store, limit)
+    await system.leave_reason(f"set limit {limit.name!r}", request.reason)
+    return _limit(limit, await read_stored_limits(fleet.store))
+
+
+async def remove_limit(system: LocalSystem, request: declared.RemoveLimit) -> documents.Limit:
+    fleet = system.fleet
+    limit = await stored_limits.remove_limit(fleet.store, request.limit)
+    await system.leave_reason(f"removed limit {limit.name!r}", request.reason)
+    stored = await read_stored_limits(fleet.store)
+    stored.limits[limit.name] = limit
+    return _limit(limit, stored)
+
+
+def _groups_of(limit: Limit, stored: StoredLimits) -> list[LimitedRuns]:
+    """The runs that use a limit."""
+    return [group for group in stored.groups if any(_names(limit, stored, group.uses))]
+
+
+def _names(limit: Limit, stored: StoredLimits, uses: str | None) -> Iterable[str]:
+    """Those names in ``uses`` for which the limit counts."""
+    return (name for name in uses_of(uses) if limit_for(stored.limits, name) == limit)
+
+
+def _limit(limit: Limit, stored: StoredLimits) -> documents.Limit:
+    used: Counter[str] = Counter()
+    waiting = 0
+    for group in _groups_of(limit, stored):
+        if group.waiting:
+            waiting += group.number
+        else:
+            used.update({name: uses_of(group.uses)[name] * group.number for name in _names(limit, stored, group.uses)})
+    rate, period = limit.rate if limit.rate is not None else (None, None)
+    return documents.Limit(
+        name=limit.name, size=limit.size, rate=rate, period=period, used=dict(sorted(used.items())), waiting=waiting
+    )
+
+
+async def _users(
+    fleet: Fleet, limit: Limit, stored: StoredLimits, groups: Iterable[LimitedRuns]
+) -> list[documents.LimitUser]:
+    runs: list[Run] = []
+    for group in groups:
+        if len(runs) < MOST_NAMED:
+            runs += await fleet.store.limited_runs(group, MOST_NAMED - len(runs))
+    labels = await labels_of(fleet, runs)
+    return [
+        document_of(
+            documents.LimitUser,
+            run,
+            label=labels[run.id],
+            uses={name: uses_of(run.uses)[name] for name in _names(limit, stored, run.uses)},
+            since=run.assigned_at or run.waiting_since or run.created_at,
+        )
+        for run in runs
+    ]
+
+
+# -- events of a store -------------------------------------------------------------------------------------------------
+
+
+async def _documents(store: Store, events: Sequence[SentEvent]) -> list[documents.SentEvent]:
+    takers = {name: await sent_events.takers_of(store, name) for name in {event.name for event in events}}
+    items = []
+    for event in events:
+        by_time = sorted(takers[event.name].get(event.number, ()), key=lambda taker: taker.at)
+        taken = [document_of(documents.EventTaker, taker) for taker in by_time]
+        items.append(document_of(documents.SentEvent, event, taken_by=taken))
+    return items
+
+
+async def send_event(system: LocalSystem, request: declared.SendEvent) -> documents.SentEvent:
+    fleet = system.fleet
+    event = await sent_events.send_event(fleet.store, request.name, request.data, key=request.key, by=fleet.by)
+    [item] = await _documents(fleet.store, [event])
+    return item
+
+
+async def list_events(system: LocalSystem, request: declared.ListEvents) -> documents.Page[documents.SentEvent]:
+    store = system.fleet.store
+    if request.name is None:
+        events = await sent_events.latest_events(store, request.before, request.limit)
+    else:
+        kept = await sent_events.events_of(store, request.name)
+        older = (event for event in kept if request.before is None or event.number < request.before)
+        events = sorted(older, key=lambda event: -event.number)[: request.limit]
+    items = await _documents(store, events)
+    following = str(events[-1].number) if len(events) == request.limit else None
+    return documents.Page(items=items, next=following, now=store.clock())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 from asterism.api import documents
 from asterism.api import schedule_operations as declared
 from asterism.api.documents import document_of
-from asterism.api.local.edit_limits import check_backfill
-from asterism.api.local.plan_texts import read_plan_text
-from asterism.api.local.reasons import leave_reason
+from asterism.api.local.edit_handlers import check_backfill
+from asterism.api.operation import NoFields
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
@@ -28,6 +30,7 @@ from asterism.fleet import backfills
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key, zone_of
+from asterism.planfile import loader
 
 DAY, DEFAULT_DAYS = 86_400, 30
 """A day in seconds, and how many days of ticks are listed if the beginning is not given."""
@@ -60,7 +63,7 @@ def _tick(entry: TickEntry) -> documents.Tick:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-async def list_schedules(system: LocalSystem, request: declared.ListSchedules) -> documents.Schedules:
+async def list_schedules(system: LocalSystem, request: NoFields) -> documents.Schedules:
     fleet = system.fleet
     items = [await _document(fleet, schedule) for schedule in await fleet.schedules.all()]
     idle = bool(items) and await fleet.coordinator() is None
@@ -146,7 +149,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
         options |= {"plan": plan_file.constellation, "plan_text": request.text, "params": plan_file.params}
         options |= {"policy": plan_file.policy or "scoped", "file": file.name}
     schedule = await fleet.schedules.add(request.name, input=request.input or None, **options)
-    await leave_reason(fleet, f"added schedule {schedule.name!r}", request.reason)
+    await system.leave_reason(f"added schedule {schedule.name!r}", request.reason)
     advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]
     if await fleet.coordinator() is None:
         advice.append(NO_COORDINATOR.format(" yet"))
@@ -164,13 +167,13 @@ async def resume_schedule(system: LocalSystem, request: declared.ChangeSchedule)
     schedules = system.fleet.schedules
     before = await schedules.get(request.schedule)
     resumed = await schedules.resume(request.schedule)
-    await leave_reason(system.fleet, f"resumed schedule {resumed.name!r}", request.reason)
+    await system.leave_reason(f"resumed schedule {resumed.name!r}", request.reason)
     return await _changed(system.fleet, resumed, before.paused is not None)
 
 
 async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
     removed = await system.fleet.schedules.remove(request.schedule)
-    await leave_reason(system.fleet, f"removed schedule {removed.name!r}", request.reason)
+    await system.leave_reason(f"removed schedule {removed.name!r}", request.reason)
     return await _changed(system.fleet, removed, True)
 
 
@@ -181,7 +184,7 @@ async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents
 async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Tick:
     entry = await system.fleet.schedules.run(request.schedule)
     system.submitted()
-    await leave_reason(system.fleet, f"ran schedule {request.schedule!r}", request.reason)
+    await system.leave_reason(f"ran schedule {request.schedule!r}", request.reason)
     return _tick(entry)
 
 
@@ -200,7 +203,7 @@ async def backfill_schedule(system: LocalSystem, request: declared.BackfillSched
         parallel=request.parallel,
         only_missing=request.only_missing,
     )
-    await leave_reason(fleet, f"began a backfill of schedule {name!r}", request.reason)
+    await system.leave_reason(f"began a backfill of schedule {name!r}", request.reason)
     return await _backfill(fleet, backfill)
 
 
@@ -223,3 +226,31 @@ async def _backfill(fleet: Fleet, backfill: Backfill) -> documents.Backfill:
         time_left=backfill.time_left(fleet.store.clock()),
         advice=[NO_COORDINATOR.format("")] if idle else [],
     )
+
+
+# -- plan files that are sent as text, with the texts of the files that they include -----------------------------------
+
+
+SMALL_FILE = 50_000
+"""Up to this many characters a plan file is read at once; a larger one takes long."""
+
+
+async def read_plan_text(
+    text: str,
+    name: str,
+    params: Mapping[str, Any],
+    includes: Mapping[str, str],
+    only: Sequence[str] = (),
+    tick: str | None = None,
+    *,
+    scheduled: bool = False,
+) -> loader.PlanFile:
+    """A plan file. ``includes`` are the texts of the files that it includes, by their paths from its folder; with
+    ``only`` the plan has these tasks and what they need; ``tick`` and ``scheduled`` are as for ``loader.load``. A large
+    one takes seconds, and is read in a thread. Raises BadPlan and InvalidTick."""
+    options: dict[str, Any] = {"params": params, "texts": includes, "only": only, "tick": tick, "scheduled": scheduled}
+    read = partial(loader.examine, text, name, fleet=True, **options)
+    plan_file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    if plan_file is None:
+        raise loader.BadPlan("the plan file", mistakes)
+    return plan_file

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from asterism.api import documents
 from asterism.api import series_operations as declared
 from asterism.api.documents import document_of
+from asterism.api.operation import NoFields
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
@@ -155,7 +156,7 @@ def _register(system: LocalSystem) -> SeriesRegister:
     return StoreRegister(system.fleet.store, owned=False)
 
 
-async def list_series(system: LocalSystem, request: declared.ListSeries) -> documents.Page[documents.Series]:
+async def list_series(system: LocalSystem, request: NoFields) -> documents.Page[documents.Series]:
     return await all_series(_register(system))
 
 

@@ -1,7 +1,9 @@
-"""``asterism fleet``: the settings of a fleet, and its metrics; ``asterism notice``: its messages to people."""
+"""``asterism fleet``, ``notice``, ``limit``, ``event`` and ``top``: what plans, runs and devices of a store share."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,8 +11,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.api.fleet_operations import MOST_METRIC_RUNS
-from asterism.cli.cli_context import Answer, CommandGroup, ask_again, note, on_system, print_json, reason_option
-from asterism.cli.option_types import duration_option, number_option, option, pair, size_option, words
+from asterism.base.text import clean, plural
+from asterism.cli.cli_context import (
+    Answer,
+    CommandGroup,
+    ask_again,
+    name_argument,
+    note,
+    on_system,
+    print_json,
+    reason_option,
+    store_option,
+)
+from asterism.cli.option_types import (
+    duration_option,
+    json_value,
+    number_option,
+    option,
+    pair,
+    positive_duration,
+    size_option,
+    words,
+)
 
 if TYPE_CHECKING:
     from asterism.api.documents import Notice, Settings
@@ -28,7 +50,7 @@ async def show(system: System) -> Answer:
     return _shown(await system.show_settings())
 
 
-@fleet.command("set")
+@fleet.command()
 @duration_option("--keep", help="How long to keep ended runs, such as 30d.")
 @duration_option("--keep-events", help="How long to keep events that plans wait for, such as 7d.")
 @size_option("--large", help="Store larger inputs and outputs apart from their runs, such as 64k.")
@@ -124,7 +146,7 @@ def notice() -> None:
     A notice is a message to people: a run failed, a device has suspended itself, a clock jumped."""
 
 
-@notice.command("list")
+@notice.command()
 @option("-f --follow", "Print new notices as they come. Ctrl-C stops it.")
 @duration_option("--since", help="Only notices of this time until now, such as 2h.")
 @option("--run RUN", "Only notices about this run.")
@@ -187,3 +209,152 @@ def print_notices(notices: Iterable[Notice], *, as_json: bool, as_lines: bool) -
             print_json(shown)
         else:
             click.echo(notice_line(shown))
+
+
+# -- asterism limit ----------------------------------------------------------------------------------------------------
+
+
+_RATE = re.compile(r"([0-9]{1,9})/(.+)", re.ASCII)
+_notice_reason = reason_option("for a notice")
+
+
+def rate(text: str) -> tuple[int, float]:
+    """``10/1m``: ten within any minute."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a valid rate (examples: 10/1m, 2/1s, 1000/1d).")
+    return int(match[1]), positive_duration(match[2])
+
+
+@click.group(cls=CommandGroup)
+def limit() -> None:
+    """Limit what all plans and runs use at a time, or how often.
+
+    A task says what it uses: `uses: {warehouse: 1}` in a plan file or workflow. It begins when all of that is free, and
+    holds it until it ends, whichever way. Limits count over all plans, schedules and runs of a store."""
+
+
+@limit.command(short_help="Set or change a limit.")
+@click.argument("size", required=False, type=click.IntRange(0))
+@option("--rate NUMBER/PERIOD", "How much may begin, such as 10/1m.", to="often", type=rate)
+@_notice_reason
+@on_system(create=True)
+async def set_limit(
+    system: System, name: str, size: int | None, often: tuple[int, float] | None, reason: str
+) -> Answer:
+    """Set how much may be in use at a time (SIZE), how much may begin within a period (--rate), or both.
+
+    NAME/* is a limit for each name below it: with `asterism limit set 'account/*' 1`, the runs that use account/7 come
+    one after the other. A change counts at once for what waits; what runs is not stopped. With the SIZE 0 nothing
+    begins.
+
+    \b
+    asterism limit set warehouse 4
+    asterism limit set mail --rate 10/1m"""
+    if size is None and often is None:
+        raise click.UsageError("Give the SIZE of the limit, --rate, or both.")
+    number, period = (None, None) if often is None else often
+    changed = await system.set_limit(name, size, number, period, reason)
+    from asterism.cli.run.run_views import limit_text
+
+    return Answer(changed, f"Limit {clean(changed.name)}: {limit_text(changed)}.")
+
+
+@limit.command(short_help="List the limits, what is in use, and what waits.")
+async def list_limits(system: System) -> Answer:
+    """List the limits: how much of each is in use, and how many runs wait that use it."""
+    from asterism.cli.run.run_views import limits_table
+
+    page = await system.list_limits()
+    if not page.items:
+        return Answer([], notes=["No limits are set. Set one with: asterism limit set NAME SIZE"])
+    return Answer(page.items, lambda width: limits_table(page.items, width))
+
+
+@limit.command(short_help="Show who holds a limit, and who waits.")
+async def show_limit(system: System, name: str) -> Answer:
+    """Show the runs that hold a limit, and those that wait for it, in the order of their turns."""
+    from asterism.cli.run.run_views import limit_lines
+
+    details = await system.show_limit(name)
+    return Answer(details, lambda width: limit_lines(details, width))
+
+
+@limit.command(short_help="Remove a limit.")
+@_notice_reason
+async def remove(system: System, name: str, reason: str) -> Answer:
+    """Remove a limit. New runs that use it are refused; those that wait for it wait until it is set again."""
+    removed = await system.remove_limit(name, reason)
+    waiting = f"{plural(removed.waiting, 'run')} that use it wait until it is set again."
+    return Answer(removed, f"Limit {clean(removed.name)} removed.", notes=[waiting] if removed.waiting else [])
+
+
+# -- asterism event ----------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=CommandGroup)
+def event() -> None:
+    """Send events that plans wait for, and list them.
+
+    A task with `wait_for: {event: NAME}` waits until an event of this name is sent. An event is kept for some days
+    (`asterism fleet set --keep-events`), and continues tasks that begin to wait until then, too."""
+
+
+@event.command(short_help="Send an event.")
+@name_argument
+@click.option("--data", type=json_value, metavar="JSON|@FILE|-", help="The result of the tasks that wait for it.")
+@click.option("--key", help="Send an event with this name and key only once.")
+@on_system()
+async def send(system: System, name: str, data: Any, key: str | None) -> Answer:
+    """Send an event: it continues the tasks that wait for its name.
+
+    With `--key`, a second event of this name and key is not sent; the first one is shown."""
+    sent = await system.send_event(name, data, key)
+    again = " was sent before" if sent.again else " sent"
+    return Answer(sent, f"Event {sent.number} {clean(sent.name)!r}{again}.")
+
+
+@event.command(short_help="List the events that are kept.")
+@click.argument("name", required=False)
+@number_option("--limit", default=50, help="How many events to list at most.")
+@on_system()
+async def list_events(system: System, name: str | None, limit: int) -> Answer:
+    """List the events that are kept, the newest last, and who has taken them."""
+    from asterism.cli.run.run_views import events_table
+
+    page = await system.list_events(name, limit=limit)
+    if not page.items:
+        return Answer([], notes=["There are no events. Send one with: asterism event send NAME --data JSON"])
+    page.items.reverse()
+    return Answer(page.items, lambda width: events_table(page.items, page.now or 0.0, width))
+
+
+# -- asterism top ------------------------------------------------------------------------------------------------------
+
+
+TABS = ("plans", "runs", "devices", "series", "notices")
+
+
+@click.command()
+@option("--tab", "What to show first.", type=click.Choice(TABS), default="plans")
+@store_option
+def top(tab: str, store: str | None) -> None:
+    """Watch and steer plans, runs and devices in the terminal.
+
+    It shows the plans, runs, devices, series and notices of a store, or of a server. Keys: 1 to 5 for the tabs, Enter
+    for details, w for why something does not run, l for its log, / to filter, s to sort, p to pause or resume, c to
+    cancel, r to retry, q to quit. It needs the extra 'top'."""
+    from asterism.base.startup import install_hint
+
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        raise click.ClickException(f"asterism top needs Textual: {install_hint('top')}") from None
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        raise click.ClickException(
+            "asterism top needs a terminal. Without one, use: asterism runs watch, plan list or notice list"
+        )
+    from asterism.cli.top.top_app import SystemThread, Top
+
+    with SystemThread(store) as opened:
+        Top(opened, tab).run()

@@ -107,7 +107,7 @@ def sync(words: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _with_reachable_peer(words[0] if len(words) == 2 else store, sync_once)
 
 
-@peer.command("list")
+@peer.command()
 async def list_(fleet: Fleet) -> Answer:
     """List the peers of a store.
 
@@ -167,7 +167,7 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 
         return await serve_until_signal(fleet, listen, as_json=as_json)
 
-    from asterism.cli.device.device_log import log_to_stderr
+    from asterism.cli.fleet.device_process import log_to_stderr
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, answer)

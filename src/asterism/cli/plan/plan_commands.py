@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.api.documents import PlanTask, read_pages
-from asterism.api.plan_list_operations import MOST_PLANS, STATES
-from asterism.api.plan_operations import MOST_TASKS
+from asterism.api.plan_operations import MOST_PLANS, MOST_TASKS, STATES
 from asterism.base.text import clean, clean_lines, masked_urls, plural
 from asterism.cli.cli_context import (
     Answer,
@@ -35,7 +34,7 @@ from asterism.cli.cli_context import (
     with_fleet,
     with_system,
 )
-from asterism.cli.model_options import MODEL_VARIABLE, budget_limits, resolve_editor
+from asterism.cli.editor_options import MODEL_VARIABLE, allow_imports, budget_limits, editor_terms, resolve_editor
 from asterism.cli.option_types import capabilities, duration_option, number_option, option
 from asterism.cli.plan.plan_context import (
     NO_EDITOR,
@@ -56,10 +55,9 @@ from asterism.cli.plan.plan_context import (
     report_option,
     result_options,
 )
-from asterism.cli.user_files import allow_imports, editor_terms
 
 if TYPE_CHECKING:
-    from asterism.api.documents import EditOutcome, PlanState
+    from asterism.api.documents import EditOutcome, PlanFile, PlanState
     from asterism.api.system import System
     from asterism.cli.plan.plan_execution import WatchedOrchestrator
     from asterism.core.run.workflow import Workflow
@@ -86,7 +84,7 @@ _change_options = options(
 """The options of the commands that change a plan in a store."""
 
 
-@plan.command("list")
+@plan.command()
 @option(
     "--state", "Only plans in this state; open means not ended.", to="states", type=click.Choice(STATES), multiple=True
 )
@@ -197,7 +195,6 @@ async def get(system: System, name: str, task: str, output: str, folder: str) ->
     """Write the files of an output of a task to a folder.
 
     Each file is verified before it gets its name. Called again after an interruption, it continues where it stopped."""
-    from asterism.cli.plan.file_download import download
 
     wanted = [file for file in (await system.list_files(name, task)).items if file.output == output]
     if not wanted:
@@ -299,7 +296,7 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
     the plan cancels it within a second; if there is none, this command does. The command waits for the end; if no
     device can execute the teardowns that are left, it exits with 75. Ctrl-C stops the waiting, not the
     cancellation."""
-    from asterism.cli.plan.plan_cancel import cancel
+    from asterism.cli.plan.plan_watch import cancel
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return await cancel(system, name, reason, as_json)
@@ -819,7 +816,7 @@ NO_PLAN = 1
 """The exit code if the model wrote no valid plan."""
 
 
-@plan.command("new")
+@plan.command()
 @option(
     "--model NAME",
     f"The model; repeatable: the next is asked if one fails. Default: ${MODEL_VARIABLE}.",
@@ -904,3 +901,37 @@ def _print(request: str, draft: PlanDraft, quiet: bool) -> None:
     for line in draft.explanation.splitlines():
         screen.say(clean(line))
     screen.say(clean(f"{draft.cost}. Nothing was executed."))
+
+
+# -- the download of a file that a task has made -----------------------------------------------------------------------
+
+
+async def download(system: System, plan: str, file: PlanFile, folder: Path) -> None:
+    """Write a file below ``folder``. What an earlier call has written is not asked for again. Raises OSError."""
+    import base64
+    import hashlib
+
+    from asterism.execution.artifacts import CHUNK, stays_inside
+
+    if not stays_inside(file.path):  # the other side may be hostile
+        raise click.ClickException(f"the path {clean(file.path)!r} leaves the folder: the file is not written")
+    target = folder / file.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{file.sha256[:16]}.part")
+    with unfinished.open("a+b") as written:
+        written.seek(0)
+        hashed = hashlib.sha256()
+        for chunk in iter(lambda: written.read(CHUNK), b""):
+            hashed.update(chunk)
+        while written.tell() < file.size:
+            part = await system.read_file(plan, file.task, file.output, file.path, offset=written.tell())
+            data = base64.b64decode(part.data)
+            if not data:
+                break
+            hashed.update(data)
+            written.write(data)
+    if hashed.hexdigest() != file.sha256:
+        unfinished.unlink()
+        raise click.ClickException(f"{clean(file.path)} is damaged: it does not match its hash, and was not written")
+    unfinished.chmod(file.mode & 0o777)
+    unfinished.replace(target)

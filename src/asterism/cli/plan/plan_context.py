@@ -21,7 +21,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import note, options, print_json
-from asterism.cli.model_options import model_options
+from asterism.cli.editor_options import model_options
 from asterism.cli.option_types import duration, edit_filter, json_object, number_option, option, writable_file
 from asterism.core.json_values import JsonObject
 

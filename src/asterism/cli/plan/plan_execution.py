@@ -23,9 +23,9 @@ from asterism.api.system import LocalSystem
 from asterism.base.startup import tune_gc
 from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_system
+from asterism.cli.editor_options import editor_words, find_device_policy
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.log_output import RunLine, RunLogReader
-from asterism.cli.model_options import editor_words
 from asterism.cli.plan.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan.plan_live_view import (
     OUTPUT_LINES,
@@ -39,7 +39,6 @@ from asterism.cli.plan.plan_live_view import (
 from asterism.cli.plan.plan_views import resume_command, retry_command
 from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, taken_text
 from asterism.cli.screen import Screen
-from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation

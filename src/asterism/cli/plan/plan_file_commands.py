@@ -22,7 +22,7 @@ from asterism.cli.cli_context import (
     with_fleet,
     with_system,
 )
-from asterism.cli.model_options import MODEL, resolve_editor
+from asterism.cli.editor_options import MODEL, OUTSIDE, allow_imports, editor_terms, resolve_editor
 from asterism.cli.option_types import (
     approval_rule,
     duration_option,
@@ -47,7 +47,6 @@ from asterism.cli.plan.plan_context import (
     report_option,
     result_options,
 )
-from asterism.cli.user_files import OUTSIDE, allow_imports, editor_terms
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.plan_name import EACH_START
@@ -370,7 +369,7 @@ def _run_in_store(
 
         if not serve:
             return await run()
-        from asterism.cli.serve.server_process import serve_while
+        from asterism.cli.fleet.server_process import serve_while
 
         return await serve_while(fleet, run, stay=not output.as_json)
 

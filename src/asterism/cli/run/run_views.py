@@ -1,17 +1,29 @@
-"""Runs for people, made of their documents: a table, everything about one, and sentences about ends and requests."""
+"""Runs, batches, limits and events for people, made of their documents: tables, everything about one, and sentences."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from rich.text import Text
 
-from asterism.api.documents import PreviousAssignment, Run, RunDetails, RunWhy
-from asterism.base.durations import format_age, format_delay
+from asterism.api.documents import (
+    Batch,
+    BatchDetails,
+    Limit,
+    LimitDetails,
+    LimitUser,
+    PreviousAssignment,
+    Run,
+    RunDetails,
+    RunWhy,
+    SentEvent,
+)
+from asterism.base.durations import format_age, format_delay, format_duration
 from asterism.base.status_colours import BOLD, DIM, mark, tone
-from asterism.base.text import clean, short, shorten
+from asterism.base.text import clean, plural, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.screen import Cell, Column, TimedTable, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
@@ -326,3 +338,141 @@ def explanation_lines(why: RunWhy, width: int | None) -> Iterator[Text]:
         yield from wrapped(reason.text, width, "  ")
     for line in why.advice:
         yield from wrapped(line, width)
+
+
+# -- batches for people, made of their documents -----------------------------------------------------------------------
+
+
+_COUNTS = ("completed", "failed", "cancelled", "running", "waiting")
+_TONES = {"completed": "completed", "failed": "failed", "cancelled": "cancelled", "running": "running"}
+
+
+def batches_table(batches: Sequence[Batch], now: float, width: int | None) -> list[Text]:
+    columns: dict[Column, Callable[[Batch], Cell]] = {
+        Column("BATCH", least=8, name=True): lambda batch: batch.name,
+        Column("RUNS", right=True): lambda batch: f"{batch.runs:,}",
+        Column("DONE", right=True): lambda batch: _percent(batch),
+        **{Column(name.upper(), right=True): partial(_count, name=name) for name in _COUNTS},
+        Column("AGE", right=True): lambda batch: format_age(now - batch.created_at),
+    }
+    return table_of(batches, columns, width)
+
+
+def _count(batch: Batch, name: str) -> Text:
+    number = getattr(batch, name)
+    return Text(f"{number:,}", tone(_TONES[name]) if number and name in _TONES else DIM)
+
+
+def _percent(batch: Batch) -> str:
+    return f"{100 * (batch.completed + batch.failed + batch.cancelled) // batch.runs} %"
+
+
+def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
+    """How far a batch has come, and what failed."""
+    counts = ", ".join(f"{getattr(batch, name):,} {name}" for name in _COUNTS if getattr(batch, name))
+    yield Text.assemble((clean(batch.name), BOLD), f"  {_percent(batch)} of {plural(batch.runs, 'run')}: {counts}")
+    if batch.ended:
+        yield Text(f"  took {format_duration((batch.ended_at or batch.now) - batch.created_at)}", DIM)
+    elif batch.rate is None:
+        yield Text("  No run has ended yet.", DIM)
+    else:
+        yield Text(f"  {_pace(batch.rate)}, about {format_age(batch.time_left)} left", DIM)
+    if batch.failures:
+        yield Text()
+        yield Text("Failed" if len(batch.failures) == batch.failed else "Failed, the newest", BOLD)
+    for failure in batch.failures:
+        on = f" on {clean(failure.device)}" if failure.device is not None else ""
+        yield from wrapped(f"{short(failure.id)} ({failure.label}){on}: {failure.error}", width, "  ")
+        yield from (Text(f"    {clean(line)}", DIM) for line in failure.tail.splitlines())
+    if batch.failed:
+        yield Text()
+        yield Text(f"Run them again with: asterism batch retry {clean(batch.name)} --failed", DIM)
+
+
+def _pace(rate: float) -> str:
+    """A rate in the unit in which it is at least 1, if there is one."""
+    for unit, seconds in (("second", 1.0), ("minute", 60.0)):
+        if rate * seconds >= 1:
+            return f"{rate * seconds:,.1f} runs per {unit}"
+    return f"{rate * 3600:,.1f} runs per hour"
+
+
+# -- limits for people, made of their documents ------------------------------------------------------------------------
+
+
+MOST_NAMES = 3
+"""How many names of a limit for each name are listed."""
+
+
+def limit_text(limit: Limit) -> str:
+    """What a limit allows: ``4 at a time, 10 within 1 min 00 s``."""
+    parts = [] if limit.size is None else [f"{limit.size:,} at a time"]
+    if limit.rate is not None and limit.period is not None:
+        parts.append(f"{limit.rate:,} within {format_duration(limit.period)}")
+    return ", ".join(parts)
+
+
+def limits_table(limits: Sequence[Limit], width: int | None) -> list[Text]:
+    columns: dict[Column, Callable[[Limit], Cell]] = {
+        Column("LIMIT", least=8, name=True): lambda limit: limit.name,
+        Column("ALLOWS"): limit_text,
+        Column("IN USE"): _used,
+        Column("WAITING", right=True): lambda limit: Text(f"{limit.waiting:,}", "" if limit.waiting else DIM),
+    }
+    return table_of(limits, columns, width)
+
+
+def _used(limit: Limit) -> Text:
+    if set(limit.used) <= {limit.name}:
+        used = limit.used.get(limit.name, 0)
+        return Text(f"{used:,}", tone("running") if used else DIM)
+    names = [f"{clean(name)}: {used:,}" for name, used in limit.used.items()]
+    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return Text(", ".join([*names[:MOST_NAMES], *more]), tone("running"))
+
+
+def limit_lines(limit: LimitDetails, width: int | None) -> Iterator[Text]:
+    """What a limit allows, who holds it, and who waits."""
+    yield Text.assemble((clean(limit.name), BOLD), f"  {limit_text(limit)}; {plural(limit.waiting, 'run')} waiting")
+    for title, users in (("Held by", limit.holders), ("Next", limit.next_runs)):
+        if users:
+            yield Text()
+            yield Text(title, BOLD)
+            yield from table_of(users, _columns(limit.now), width)
+
+
+def _columns(now: float) -> dict[Column, Callable[[LimitUser], Cell]]:
+    return {
+        Column("RUN"): lambda user: short(user.id),
+        Column("LABEL", least=8, name=True): lambda user: user.label,
+        Column("WORKFLOW", least=8, name=True): lambda user: user.workflow,
+        Column("DEVICE", least=8, name=True): lambda user: user.device or "",
+        Column("USES"): lambda user: ", ".join(f"{clean(name)}: {amount:,}" for name, amount in user.uses.items()),
+        Column("FOR", right=True): lambda user: format_age(now - user.since),
+    }
+
+
+# -- events for people -------------------------------------------------------------------------------------------------
+
+
+MOST_TAKERS = 3
+"""How many of those who have taken an event the table names."""
+
+
+def events_table(events: Sequence[SentEvent], now: float, width: int | None) -> list[Text]:
+    columns: dict[Column, Callable[[SentEvent], Cell]] = {
+        Column("NUMBER", right=True): lambda event: str(event.number),
+        Column("EVENT", least=8, name=True): lambda event: clean(event.name),
+        Column("AGE", right=True): lambda event: format_age(now - event.at),
+        Column("BY"): lambda event: clean(event.by),
+        Column("KEY"): lambda event: clean(event.key or ""),
+        Column("DATA"): lambda event: "" if event.data is None else clean(json.dumps(event.data)),
+        Column("TAKEN BY"): _takers,
+    }
+    return table_of(events, columns, width)
+
+
+def _takers(event: SentEvent) -> str:
+    names = [clean(f"{taker.plan}/{taker.task}" if taker.task else taker.plan) for taker in event.taken_by]
+    more = f" and {len(names) - MOST_TAKERS:,} more" if len(names) > MOST_TAKERS else ""
+    return ", ".join(names[:MOST_TAKERS]) + more

@@ -17,8 +17,8 @@ from asterism.api.client_errors import OUT_OF_REACH, ServerUnreachable
 from asterism.api.documents import Device, FleetView, Run, StoryEntry
 from asterism.api.run_operations import MOST_AT_ONCE
 from asterism.api.system import System
+from asterism.base.clock import Looks
 from asterism.base.durations import format_age
-from asterism.base.follow import Looks
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, short, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, out_of_reach

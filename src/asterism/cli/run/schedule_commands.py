@@ -122,8 +122,8 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     every mistake."""
     from pathlib import Path
 
+    from asterism.cli.editor_options import allow_imports
     from asterism.cli.plan.plan_file_commands import given_parameters, load_plan_file
-    from asterism.cli.user_files import allow_imports
     from asterism.planfile.include import included_texts
 
     allow_imports(path)
@@ -136,7 +136,7 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     }
 
 
-@schedule.command("list")
+@schedule.command()
 @on_system()
 async def list_(system: System) -> Answer:
     """List the schedules.
@@ -205,7 +205,7 @@ def _changed(changed: ChangedSchedule, words: str) -> Answer:
     return Answer(changed, clean(f"Schedule {changed.name!r} {words}"))
 
 
-@schedule.command("next")
+@schedule.command()
 @name_argument
 @click.option(
     "-n", "--number", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many times."

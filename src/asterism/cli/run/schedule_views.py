@@ -10,10 +10,9 @@ from rich.text import Text
 
 from asterism.api.documents import Backfill, CalendarTick, Schedule, ScheduleDetails, Tick
 from asterism.api.system import System
-from asterism.base.clock import BootClock, Clock
+from asterism.base.clock import BootClock, Clock, Looks
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay, format_duration
-from asterism.base.follow import Looks
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time, note

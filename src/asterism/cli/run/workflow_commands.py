@@ -165,7 +165,7 @@ def _made(name: str, fields: dict[str, Any]) -> Workflow:
     return Workflow(name, **fields)
 
 
-@workflow.command("list")
+@workflow.command()
 async def list_(system: System) -> Answer:
     """List the workflows, each in its latest version."""
     from asterism.cli.fleet.fleet_views import workflows_table

@@ -14,7 +14,7 @@ import click
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, is_given, json_option, options, print_json, run_interruptible
-from asterism.cli.option_types import duration_option, option
+from asterism.cli.option_types import MIN_SECRET, duration_option, option, taken_from_environment, webhook_secret
 from asterism.cli.series.series_context import (
     EXIT_CONTENDED,
     EXIT_QUEUED,
@@ -27,7 +27,6 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
-from asterism.cli.webhook_secret import MIN_SECRET, taken_from_environment, webhook_secret
 
 if TYPE_CHECKING:
     from asterism.base.listen_address import ListenAddress

@@ -23,9 +23,9 @@ from textual.strip import Strip
 from textual.widgets import Footer, Input, Label, RichLog, Static, Tab, Tabs
 
 from asterism.api.client_errors import OUT_OF_REACH
-from asterism.api.lasting_loop import LastingLoop
 from asterism.api.system import System
-from asterism.base.follow import Looks
+from asterism.base.clock import Looks
+from asterism.base.loop_thread import LastingLoop
 from asterism.base.text import clean
 from asterism.cli.cli_context import open_system, out_of_reach
 from asterism.cli.screen import Column, table

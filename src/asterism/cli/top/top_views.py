@@ -25,7 +25,6 @@ from asterism.base.text import clean, plural, short
 from asterism.cli.cli_context import format_time
 from asterism.cli.fleet.fleet_views import DEVICE_TABLE, device_lines
 from asterism.cli.log_output import RunLine, run_line
-from asterism.cli.plan.plan_cancel import cancelled_end, request_cancel
 from asterism.cli.plan.plan_views import (
     PLAN_TABLE,
     paused_line,
@@ -36,6 +35,7 @@ from asterism.cli.plan.plan_views import (
 )
 from asterism.cli.plan.plan_views import explanation_lines as task_explanation_lines
 from asterism.cli.plan.plan_views import status_lines as plan_status_lines
+from asterism.cli.plan.plan_watch import cancelled_end, request_cancel
 from asterism.cli.run.run_views import (
     RUN_TABLE,
     describe_outcome,

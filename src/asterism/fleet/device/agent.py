@@ -22,7 +22,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.session import Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
-from asterism.execution.print_capture import start_capture, stop_capture
+from asterism.execution.function_calls import start_capture, stop_capture
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.claimer import Claimer

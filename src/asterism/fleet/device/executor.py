@@ -46,10 +46,9 @@ from asterism.core.schedule.tick_values import TICK_INPUT, read_tick, tick_varia
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import CommandFiles, execute_action
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
-from asterism.execution.large_values import call_apart
 from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.execution.task_inputs import ResolvedInputs
+from asterism.execution.task_inputs import ResolvedInputs, call_apart
 from asterism.execution.working_folder import WorkFiles
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner

@@ -21,8 +21,7 @@ from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
 from asterism.core.schedule.tick_values import Tick, TickValues
 from asterism.execution import function_calls
-from asterism.execution.function_calls import record_traceback, retrieve_exception
-from asterism.execution.print_capture import LogSource, attempt_logger
+from asterism.execution.function_calls import LogSource, attempt_logger, record_traceback, retrieve_exception
 from asterism.execution.processes import EXHAUSTED, own_part
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from asterism.core.errors import (
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
-from asterism.execution.large_values import call_apart
-from asterism.execution.print_capture import log_source
+from asterism.execution.function_calls import log_source
+from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun, Unwritten
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.executor import Executor, RunWork

@@ -26,11 +26,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asterism.base.http_limits import PROXY, Bodies, Limits, RequestRefused, address_of, place_of, read_body
+from asterism.base.http_limits import (
+    PROXY,
+    Bodies,
+    Limits,
+    RequestRefused,
+    WrongSignatures,
+    address_of,
+    place_of,
+    read_body,
+    signed_as_github,
+)
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress, renewed_certificate
 from asterism.base.operating_system import stop_signals
-from asterism.base.signed_deliveries import WrongSignatures, signed_as_github
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 

@@ -1,6 +1,6 @@
 """Blobs as files beside the SQLite file: ``fleet.db.blobs/ab/abcdef…``, named by their SHA-256.
 
-``base/content_folder.py`` says how they are written and removed. The times are those of the store's clock.
+``base/content_store.py`` says how they are written and removed. The times are those of the store's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from asterism.base.content_folder import ContentFolder
+from asterism.base.content_store import ContentFolder
 from asterism.base.private_file import planted
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreUnwritable
 

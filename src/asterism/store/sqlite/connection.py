@@ -32,7 +32,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from asterism.base.content_folder import sync_folder
+from asterism.base.content_store import sync_folder
 from asterism.base.operating_system import read_at
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.error_mapping import may_write, moved, passing, read_only, store_error

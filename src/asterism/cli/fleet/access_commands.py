@@ -200,7 +200,7 @@ async def create(system: System, scopes: tuple[str, ...], name: str, valid: floa
     return Answer(new, new.token, [f"It is not shown again. {until}"])
 
 
-@token.command("list")
+@token.command()
 async def list_(system: System) -> Answer:
     """List tokens and browser sessions.
 
@@ -225,7 +225,7 @@ async def revoke(system: System, identity: str, reason: str) -> Answer:
     return Answer(revoked, clean(f"Revoked {revoked.id} of {revoked.name}."))
 
 
-@token.command("login")
+@token.command()
 @option("--scope SCOPE", "As for `token create`.", to="scopes", multiple=True, default=("admin",), show_default=False)
 @option("--for NAME", "Who logs in.  [default: you]", to="name")
 @option("--server URL", f"Address of the server; default: that of --store, or {DEFAULT_SERVER}.")

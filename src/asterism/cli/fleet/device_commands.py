@@ -97,7 +97,7 @@ def join(
 
     With --server the device reaches its fleet through a server (`asterism serve`) and has no access to the store. The
     first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
-    from asterism.cli.device.device_process import DeviceOptions, join_fleet
+    from asterism.cli.fleet.device_process import DeviceOptions, join_fleet
 
     if option_values["heartbeat_timeout"] < 2 * option_values["heartbeat"]:
         raise click.UsageError(
@@ -117,7 +117,7 @@ def join(
     no_monitor, every = option_values.pop("no_monitor"), option_values.pop("every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **option_values)
     if server is not None:
-        from asterism.cli.device.device_process import join_server
+        from asterism.cli.fleet.device_process import join_server
 
         if is_given("store") or wanted.peers or wanted.listen is not None:
             raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
@@ -142,7 +142,7 @@ def _read_code(code: str | None) -> str | None:
     return match[0]
 
 
-@device.command("list")
+@device.command()
 async def list_(system: System) -> Answer:
     """List the devices of the fleet. A star marks the coordinator.
 
@@ -297,7 +297,7 @@ def monitor(
     import platform
 
     from asterism.base.listen_address import parse_listen_address
-    from asterism.cli.device.device_process import DeviceOptions, join_fleet
+    from asterism.cli.fleet.device_process import DeviceOptions, join_fleet
     from asterism.core.run.session import plain_device_name
 
     device_name = name or plain_device_name(f"monitor-{platform.node() or 'local'}")

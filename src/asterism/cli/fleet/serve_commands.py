@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,13 +20,12 @@ from asterism.cli.cli_context import (
     store_wait_option,
     with_fleet,
 )
-from asterism.cli.option_types import option
+from asterism.cli.option_types import MIN_SECRET, option, taken_from_environment, webhook_secret
 from asterism.cli.series.series_sync_commands import WebhookSettings, webhook_options
-from asterism.cli.serve.event_hook_options import event_hook_options, opened_hooks
 
 if TYPE_CHECKING:
+    from asterism.fleet.event_hook import EventHook
     from asterism.fleet.fleet import Fleet
-
 
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
 
@@ -51,6 +51,53 @@ listen_options = options(
         callback=host_names,
     ),
 )
+
+
+event_hook_options = options(
+    option(
+        "--event-hook NAME=EVENT",
+        "Let signed posts to /hooks/NAME send this event; {field} is one of the posted JSON (repeatable).",
+        to="event_hooks",
+        multiple=True,
+    ),
+    option(
+        "--hook-secrets FOLDER",
+        "A folder with a private file NAME for the secret of each hook; default: $ASTERISM_HOOK_NAME.",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+    ),
+)
+
+
+def opened_hooks(given: tuple[str, ...], folder: Path | None) -> list[EventHook]:
+    """The hooks that the options name. Raises UsageError, InvalidHook, and UnusableSecret for a file that others can
+    read."""
+    from asterism.fleet.event_hook import EventHook, check_hook_name
+
+    if folder is not None and not given:
+        raise click.UsageError("--hook-secrets is for event hooks: give --event-hook NAME=EVENT too.")
+    hooks = dict[str, EventHook]()
+    for words in given:
+        name, equals, event = words.partition("=")
+        if not equals:
+            raise click.UsageError(f"{clean(words)!r} is not a hook (example: shop=payment/{{order}}).")
+        check_hook_name(name)
+        if name in hooks:
+            raise click.UsageError(f"There are two hooks {name!r}: give each another name.")
+        hooks[name] = EventHook(name, event, _secret(name, folder))
+    return list(hooks.values())
+
+
+def _secret(name: str, folder: Path | None) -> bytes:
+    from asterism.base.private_file import read_private
+
+    variable = f"ASTERISM_HOOK_{name.replace('-', '_').upper()}"
+    needs = f"Hook {name!r} needs a secret of at least {MIN_SECRET} characters:"
+    if folder is None:
+        return webhook_secret(
+            taken_from_environment(variable), f"{needs} set ${variable}, or give --hook-secrets FOLDER."
+        )
+    data = read_private(folder / name, "make another secret, here and at the sender") or b""
+    return webhook_secret(data.decode("utf-8", "replace"), f"{needs} write it to {clean(str(folder / name))}.")
 
 
 @click.command(cls=SectionedCommand)
@@ -106,8 +153,8 @@ def serve(
     Without a device policy file it executes no notify command of the settings, and sends notices to public addresses
     only."""
     from asterism.base.listen_address import parse_listen_address
-    from asterism.cli.device.device_log import log_to_stderr
-    from asterism.cli.serve.server_process import ServerPolicy
+    from asterism.cli.fleet.device_process import log_to_stderr
+    from asterism.cli.fleet.server_process import ServerPolicy
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
@@ -116,7 +163,7 @@ def serve(
     policies = ServerPolicy.find(policy)
 
     async def run(fleet: Fleet) -> int:
-        from asterism.cli.serve.server_process import serve_until_signal
+        from asterism.cli.fleet.server_process import serve_until_signal
 
         return await serve_until_signal(
             fleet,
@@ -169,10 +216,10 @@ def mcp(scopes: tuple[str, ...], name: str | None, local: int, store: str | None
 
     A client is an editor: the limits of a plan for its editors hold for it, and people approve edits and raise
     budgets."""
-    from asterism.cli.device.device_log import log_to_stderr
+    from asterism.cli.fleet.device_process import log_to_stderr
 
     async def run(fleet: Fleet) -> int:
-        from asterism.cli.serve.server_process import serve_client
+        from asterism.cli.fleet.server_process import serve_client
 
         return await serve_client(fleet, name or fleet.by, scopes, local=local)
 

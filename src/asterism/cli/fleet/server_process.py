@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.api.credentials import Credentials
-from asterism.base.follow import stopped
+from asterism.base.clock import stopped
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import DEFAULT_SERVER, note, print_json, same_system
+from asterism.cli.editor_options import find_device_policy
 from asterism.cli.interrupts import work_until_interrupted
 from asterism.cli.series.series_sync_commands import WebhookSettings, open_webhook
-from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AsterismError
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_runner import runs_plans

@@ -1,1 +1,0 @@
-"""Commands on devices, and the process of a device."""

@@ -1,1 +1,0 @@
-"""Commands on the server: start it, log in, tokens, MCP."""

@@ -1,0 +1,211 @@
+"""What the server answers beside the operations: health, logins, streams of events, metrics and layouts of plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+
+from asterism import __version__
+from asterism.api import documents
+from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
+from asterism.api.local.edit_handlers import batch_of_edits, check_size
+from asterism.api.local.fleet_handlers import metrics_families
+from asterism.api.plan_operations import MAX_EDITS, READ
+from asterism.base.openmetrics import CONTENT_TYPE, render
+from asterism.core.json_values import JsonObject
+from asterism.core.plan.constellation import Constellation
+from asterism.durable.journal_store import read_head
+from asterism.durable.plan_history import plan_at
+from asterism.durable.stored_plans import read_plan
+from asterism.server.endpoint import Call, Endpoint
+from asterism.server.event_stream import EventStream
+from asterism.server.request_guard import client_of, cookie_header
+from asterism.store.store_errors import StoreError
+
+
+class LoginQuery(BaseModel, extra="forbid"):
+    code: str = Field(max_length=100)
+
+
+async def health(call: Call) -> Response:
+    """Whether the store answers. Anybody may ask, so the answer names nothing."""
+    try:
+        await call.fleet.store.register("store/id")
+    except StoreError:
+        return JSONResponse(
+            {"status": "unavailable", "version": __version__, "problem": "the store does not answer"}, 503
+        )
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def me(call: Call) -> Any:
+    assert call.caller is not None
+    return client_of(call.caller)
+
+
+async def login(call: Call) -> Response:
+    """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
+    which browsers send to no server."""
+    try:
+        new = await call.server.gate.redeem_login(call.request, call.query.code, SESSION)
+    except LoginRefused:
+        if "text/html" not in call.request.headers.get("accept", ""):
+            raise
+        return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in
+    response = RedirectResponse(f"/#key={new.page_key}", 303)
+    response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
+    return response
+
+
+async def login_command(call: Call) -> Any:
+    """Exchange a one-time code for a token, once."""
+    new = await call.server.gate.redeem_login(call.request, call.body.code, TOKEN)
+    return documents.NewToken(token=new.token, **client_of(new.credential))
+
+
+async def logout(call: Call) -> Response:
+    """Revoke the credential of the request, and forget its cookie."""
+    assert call.caller is not None
+    await call.server.gate.credentials.revoke(call.caller.id)
+    return JSONResponse({}, headers={"set-cookie": cookie_header(call.server.gate, "", 0)})
+
+
+# -- what the api serves that is no document ---------------------------------------------------------------------------
+
+
+METRICS_AGE = 5.0
+"""How old served metrics may be, in seconds: they are computed for all who ask."""
+
+
+async def metrics(call: Call) -> Response:
+    """The metrics of the fleet and its plans, for Prometheus."""
+
+    async def produce() -> str:
+        return render(await metrics_families(call.fleet))
+
+    return PlainTextResponse(await call.server.remembered("metrics", METRICS_AGE, produce), media_type=CONTENT_TYPE)
+
+
+POSITION = r"^\d{1,19}(\.\d{1,19})?$"
+
+
+class FollowQuery(BaseModel, extra="forbid"):
+    after: str | None = Field(None, pattern=POSITION, description="A `position`; default: from now on.")
+
+
+async def follow_plan(call: Call) -> Any:
+    """Follow a plan. `Last-Event-ID`, or `after` for the first connection, is the position to continue after."""
+    after = call.request.headers.get("last-event-id") or call.query.after
+    await read_head(call.fleet.store, call.path["plan"])
+    return EventStream(call, await call.server.plan_feeds.events(call.path["plan"], after))
+
+
+async def follow_fleet(call: Call) -> Any:
+    """Follow runs, devices and notices. A client that was away for long gets a `reset`, and reads the lists again."""
+    return EventStream(call, call.server.fleet_feed.events(call.request.headers.get("last-event-id")))
+
+
+# -- the layout of a plan for the page ---------------------------------------------------------------------------------
+
+
+class OpenedQuery(BaseModel, extra="forbid"):
+    opened: str = Field("", max_length=10_000, description="Large groups whose tasks are shown, between `|`.")
+
+
+class LayoutQuery(OpenedQuery):
+    version: int | None = Field(None, ge=0, le=999_999_999, description="Default: the newest.")
+
+
+class PlannedEdits(BaseModel, extra="forbid"):
+    edits: list[JsonObject] = Field(max_length=MAX_EDITS)
+
+
+class BentEdge(BaseModel):
+    source: str
+    target: str
+    points: list[tuple[float, float]]
+
+
+class Layout(BaseModel):
+    """Places in pixels: ``nodes`` has the centre of each task and its layer, ``edges`` the bends of dependencies that
+    pass layers."""
+
+    version: int
+    top: float
+    width: float
+    height: float
+    nodes: dict[str, tuple[float, float, int]]
+    edges: list[BentEdge]
+
+
+async def layout(call: Call) -> Any:
+    name, version = call.path["plan"], call.query.version
+    plan: Constellation
+    if version is None:
+        plan = (await read_plan(call.fleet, name)).record.plan
+    else:
+        plan = (await plan_at(call.fleet.store, name, version)).plan
+    return await call.server.plan_layouts.layout(name, plan, call.query.opened.split("|"))
+
+
+async def layout_after(call: Call) -> Any:
+    """Nothing is changed: the edits are applied to a copy."""
+    name = call.path["plan"]
+    batch = batch_of_edits(call.body.edits)
+    await check_size(call.system, name, batch)
+    plan = (await read_plan(call.fleet, name)).record.plan
+    edited = plan.copy()
+    edited.apply(batch, call.fleet.store.clock())
+    return await call.server.plan_layouts.layout_after(name, plan, edited, call.query.opened.split("|"))
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
+    Endpoint("GET", "/me", me, "The caller: name and scopes.", needs="known", answer=documents.Me),
+    Endpoint(
+        "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
+    ),
+    Endpoint(
+        "POST",
+        "/login",
+        login_command,
+        "Exchange a one-time code for a token.",
+        needs=None,
+        body=LoginQuery,
+        answer=documents.NewToken,
+        secret=True,
+    ),
+    Endpoint("POST", "/logout", logout, "Revoke the credential of this request.", needs="known", answer={}),
+    Endpoint(
+        "GET",
+        "/plans/{plan}/events",
+        follow_plan,
+        "Events as they come.",
+        needs="observe plan {plan}",
+        query=FollowQuery,
+        media="text/event-stream",
+    ),
+    Endpoint("GET", "/metrics", metrics, "Metrics, for Prometheus.", media="application/openmetrics-text"),
+    Endpoint("GET", "/events", follow_fleet, "Events of runs, devices and notices.", media="text/event-stream"),
+    Endpoint(
+        "GET",
+        "/plans/{plan}/layout",
+        layout,
+        "Where to draw each task.",
+        READ,
+        LayoutQuery,
+        answer=Layout,
+    ),
+    Endpoint(
+        "POST",
+        "/plans/{plan}/layout",
+        layout_after,
+        "Where to draw each task after some edits.",
+        READ,
+        OpenedQuery,
+        PlannedEdits,
+        Layout,
+    ),
+)
