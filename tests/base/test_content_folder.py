@@ -247,7 +247,7 @@ def test_a_put_mends_what_was_damaged(kept: Artifacts, work: Path) -> None:
 def test_what_is_put_while_two_collect_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     store = ContentFolder(tmp_path, lambda: clock[0])
-    name, kept_at, calls = store.put([b"content"]).name, content_folder._kept_at, list[Path]()
+    name, kept_at, calls = store.put([b"content"]).name, content_store._kept_at, list[Path]()
 
     def overtaken(path: Path) -> float:
         at = kept_at(path)
@@ -258,7 +258,7 @@ def test_what_is_put_while_two_collect_stays(tmp_path: Path, monkeypatch: pytest
             store.remove(name, 1500.0)
         return at
 
-    monkeypatch.setattr(content_folder, "_kept_at", overtaken)
+    monkeypatch.setattr(content_store, "_kept_at", overtaken)
     store.remove(name, 1500.0)
     file = store.open(name)
     assert file is not None
