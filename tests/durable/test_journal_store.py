@@ -53,25 +53,25 @@ async def test_a_loaded_plan_is_freed_as_soon_as_it_is_not_used(stage: Stage) ->
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
 RECORD, SECOND, THIRD = 0, 1, 2  # relative to the first record of the journal
-LATER = "written by a later version of Asterism"
+OTHER = "is damaged, or was written by another version of Asterism: its schema is"
 
 
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [
-        ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, LATER),
+        ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, f"{OTHER} {SCHEMA + 1}"),
         ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a plan"),
-        ("plan/nightly", lambda value: "gone", "is not the head of a plan"),
+        ("plan/nightly", lambda value: "gone", f"{OTHER} None"),
         (
             "plan/nightly",
             lambda value: {**value, "first": 7},
             "record 7, the first of the journal of plan 'nightly', is missing",
         ),
-        (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, LATER),
+        (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, f"{OTHER} {SCHEMA + 1}"),
         (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of plan 'nightly' cannot be read"),
         (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),
         (RECORD, lambda value: {"schema": SCHEMA, "steps": []}, "does not begin with a whole snapshot"),
-        (RECORD, lambda value: [], "is malformed"),
+        (RECORD, lambda value: [], f"{OTHER} None"),
         (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has no steps"),
         (
             SECOND,
@@ -125,13 +125,12 @@ async def test_an_end_missing_in_the_head_is_written_by_the_next_reader(stage: S
     assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
 
 
-# -- journals of earlier versions --------------------------------------------------------------------------------------
+# -- the format --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(JOURNALS.glob("*.json")), ids=lambda path: path.stem)
-async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path: Path) -> None:
-    """Each file was written by the version in its name. They are never rewritten: every version must read them."""
-
+async def test_a_journal_that_was_stored_before_can_be_read(stage: Stage, path: Path) -> None:
+    """The files are not rewritten, unless the schema changes."""
     stored = json.loads(path.read_text("utf-8"))
     await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
     for text in stored.get("blobs", ()):
@@ -143,10 +142,6 @@ async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path:
     for task_id, run in stored.get("begun", {}).items():
         assert loaded.plan.begun_run(task_id) == BegunRun(*run)
     assert [end.run.id for end in loaded.plan.ended_runs or ()] == stored.get("ended", [])
-
-
-def test_there_is_a_stored_journal_of_this_version() -> None:
-    assert (JOURNALS / f"schema-{SCHEMA}.json").exists()
 
 
 # -- editing at rest ---------------------------------------------------------------------------------------------------

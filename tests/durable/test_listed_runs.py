@@ -19,7 +19,7 @@ from asterism.durable.journal_writer import LIST_INTERVAL, JournalWriter, Unwrit
 from asterism.durable.plan_summaries import ListedPlan, list_plans
 from asterism.durable.unwritten_runs import UnwrittenRun
 from asterism.orchestrator import unchanged_tasks
-from asterism.store.protocol import PlanQuery, PutLog, PutRegister, PutRun, Query, Write
+from asterism.store.protocol import PlanQuery, PutLog, PutRun, Query, Write
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Line, Stage, behind, chain, task
 
@@ -313,16 +313,3 @@ async def test_ablation_without_a_look_at_the_journal_a_list_is_old(
 
     monkeypatch.setattr(plan_summaries, "_is_old", never)
     assert (await counted_after_a_death(stage)).get("completed", 0) < 2
-
-
-async def test_a_plan_of_an_earlier_version_is_listed(stage: Stage) -> None:
-    await stage.orchestrator().run(chain("a"))
-    [row] = await stage.store.plans(PlanQuery())
-    assert row.summary is not None
-    earlier = {name: value for name, value in row.summary.items() if name != "record"}
-    head = await stage.store.register("plan/nightly")
-    assert head is not None
-    await stage.store.commit(
-        [PutRegister(head.key, head.value, head.revision), plan_summaries.PutPlan("nightly", "completed", earlier)]
-    )
-    assert await listed(stage) == {"completed": 1}

@@ -247,16 +247,6 @@ def test_without_the_check_of_the_device_a_forged_result_counts(
     assert workshop.run(workshop.task(device="trusted"), devices=devices())["make"].value == 1
 
 
-def test_a_record_of_an_earlier_version_does_not_count(workshop: Workshop) -> None:
-    workshop.run()
-    [register] = asyncio.run(workshop.store.registers("unchanged/"))
-    key = register.key.removeprefix("unchanged/")
-    record = dict(asyncio.run(workshop.records.get(key)))
-    del record["maker"]
-    asyncio.run(workshop.records.put(key, record))
-    assert workshop.run()["make"].value == 2
-
-
 def started(source: str, author: str) -> Constellation:
     plan = Constellation(f"{source}-20260101")
     plan.source, plan.author = source, author

@@ -227,13 +227,13 @@ async def test_a_result_that_the_store_has_forgotten_stays_with_the_peer_and_nob
     assert "forged" not in notice
 
 
-async def test_a_peer_of_an_earlier_version_continues_where_it_was() -> None:
+async def test_a_peer_without_a_mark_continues_where_it_was() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 3)
     await laptop.sync_with(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
-    earlier = {"feed": cursor.value["feed"], "number": cursor.value["number"]}
-    await kitchen.store.commit([PutRegister(cursor.key, earlier, cursor.revision)])
+    unmarked = {"feed": cursor.value["feed"], "number": cursor.value["number"]}
+    await kitchen.store.commit([PutRegister(cursor.key, unmarked, cursor.revision)])
     laptop.exchange, laptop.sent = Exchange(laptop.fleet), 0
     result = await laptop.sync_with(kitchen)
     assert (laptop.sent, result.put_back) == (0, None)

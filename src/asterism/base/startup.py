@@ -21,7 +21,7 @@ GC_THRESHOLD = 5_000
 
 OLDER_THRESHOLD = 5
 """… and after more than so many such searches among older ones, too, and after more than so many of those among all. A
-plan that has ended is old, and its tasks refer to each other: with the 20 and 50 of earlier versions, a server kept all
+plan that has ended is old, and its tasks refer to each other: with 20 and 50, a server kept all
 plans of a day."""
 
 

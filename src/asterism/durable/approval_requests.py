@@ -72,8 +72,7 @@ async def refuse_edit(
 
 
 def _approve(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
-    reason = request.get("reason", "")  # an earlier version sends none
-    return owner.execution.waiting.approve(request["approval"], request["who"], batch_of(request), reason)
+    return owner.execution.waiting.approve(request["approval"], request["who"], batch_of(request), request["reason"])
 
 
 def _refuse(owner: RunningPlan, request: Mapping[str, Any]) -> WaitingEdit:

@@ -34,7 +34,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError
-from asterism.core.plan.journal import SCHEMA, UnreadableJournal, rest_to_json
+from asterism.core.plan.journal import SCHEMA, UnreadableJournal, check_schema, rest_to_json
 from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key, record_number
@@ -312,8 +312,7 @@ async def read_archive(store: Store, name: str, first: int) -> dict[int, Any]:
 
 def _unpack(register: Register) -> dict[int, Any]:
     try:
-        if register.value["schema"] > SCHEMA:
-            raise UnreadableJournal(f"{register.key} was written by a later version of Asterism")
+        check_schema(register.value, register.key)
         pairs = json.loads(zlib.decompress(base64.b64decode(register.value["packed"])))
         return {int(number): value for number, value in pairs}
     except (LookupError, TypeError, ValueError, zlib.error) as error:

@@ -32,6 +32,7 @@ from asterism.core.plan.journal import (
     RecordedLock,
     Step,
     UnreadableJournal,
+    check_schema,
     replay,
     rest_from_json,
     rest_to_json,
@@ -72,9 +73,6 @@ LARGEST_INLINE = 64 * 1024
 FINISH_LENGTH = 7
 """How many elements the step of an end has without the reference to a result."""
 
-UNLISTED_SINCE = 7
-"""The schema of the first version that writes the ends of runs before the runs."""
-
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
 
@@ -106,7 +104,7 @@ class ReloadRequired(OwnershipLost):
 
 
 @dataclass(frozen=True)
-class Head(Record, sparse=("params", "traceparent", "file", "tags")):  # which earlier versions do not know
+class Head(Record):
     """The head of a stored plan. Only its owner writes it."""
 
     name: str
@@ -201,17 +199,10 @@ def check_name(name: str) -> None:
 
 
 def decode_head(register: Register) -> Head:
-    """Raises UnreadableJournal for a head that a later version of Asterism wrote."""
-    value = register.value
-    if not isinstance(value, Mapping) or not isinstance(value.get("schema"), int):
-        raise UnreadableJournal(f"{register.key} is not the head of a plan")
-    if value["schema"] > SCHEMA:
-        raise UnreadableJournal(
-            f"{register.key} was written by a later version of Asterism "
-            f"(its schema is {value['schema']}, this one reads {SCHEMA})"
-        )
+    """Raises UnreadableJournal."""
+    check_schema(register.value, register.key)
     try:
-        return Head.from_json({**value, "schema": SCHEMA})
+        return Head.from_json(register.value)
     except InvalidRecord as error:
         raise UnreadableJournal(f"{register.key} is not the head of a plan: {error}") from None
 
@@ -372,7 +363,7 @@ async def complete_summary(store: Store, row: PlanRow) -> PlanSummary | None:
     except UnknownConstellation:
         return None
     write = stored.summary(stored.head)
-    if row.summary is None or row.summary.get("record") != stored.number:
+    if row.summary is None or row.summary["record"] != stored.number:
         unchanged: list[Write] = [
             ExpectRegister(head_key(row.name), stored.revision),
             ExpectRegister(record_key(row.name, stored.number), 1),
@@ -399,7 +390,7 @@ async def _decode(
     conditions: Conditions,
 ) -> StoredConstellation:
     plan, lock, rest = await decode_journal(store, head, records, parts, conditions)
-    listed = max((number for number, _ in rest if _is_listed(records[number])), default=0)
+    listed = max((number for number, _ in rest if records[number].get("listed")), default=0)
     replay(plan, lock, (step for number, some in rest if number <= listed for step in some))
     plan.ended_runs = []  # from here on, the store may lack them
     replay(plan, lock, (step for number, some in rest if number > listed for step in some))
@@ -442,15 +433,8 @@ def _named_parts(head: Head) -> list[str]:
 
 
 def checked_record(name: str, number: int, value: Any) -> Mapping[str, Any]:
-    """The value of a record. Raises UnreadableJournal if it is malformed, or of a later version."""
-    schema = value.get("schema") if isinstance(value, Mapping) else None
-    if not isinstance(schema, int):
-        raise UnreadableJournal(f"record {number} of the journal of plan {name!r} is malformed: {str(value)[:80]}")
-    if schema > SCHEMA:
-        raise UnreadableJournal(
-            f"record {number} of the journal of plan {name!r} was written by a later version of Asterism "
-            f"(its schema is {schema}, this one reads {SCHEMA})"
-        )
+    """The value of a record. Raises UnreadableJournal for one that another version wrote."""
+    check_schema(value, f"record {number} of the journal of plan {name!r}")
     return value  # type: ignore[no-any-return]
 
 
@@ -537,8 +521,3 @@ def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark:
     that the store has all runs of the plan that have ended so far."""
     value = {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}
     return PutRegister(record_key(name, number), {**value, "listed": True} if listed else value, None)
-
-
-def _is_listed(record: Mapping[str, Any]) -> bool:
-    """Whether the store has all runs that have ended up to this record. Earlier versions wrote them at once."""
-    return record.get("listed") is True or record["schema"] < UNLISTED_SINCE

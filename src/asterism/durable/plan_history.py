@@ -1,8 +1,8 @@
 """History of a stored plan: its versions, the plan as it was at one of them, and its events with their positions.
 
 Everything comes from the journal, replayed step by step (``core/plan/step_changes.py``): the records that are there,
-and those that compaction has archived (``compaction.py``). So the history covers the whole life of a plan. Only a
-journal that an earlier version of Asterism has compacted begins later, with the oldest snapshot that is left.
+and those that compaction has archived (``compaction.py``). So the history covers the whole life of a plan. If
+the archive is lost, it begins later, with the oldest snapshot that is left.
 
 A *position* names an event: the number of its record, and its number within that record. A position without the latter
 stands for the whole record, and is that of a plan as it was loaded. Positions only grow. A reader that continues after
@@ -267,7 +267,7 @@ class _History(_Replay):
             parts, whole = {}, False
             if head.snapshot is not None and (after is None or after < Position(head.snapshot)):
                 records = {**await read_archive(store, name, head.began), **records}
-                whole = head.began in records  # else an earlier version has compacted it
+                whole = head.began in records  # else the archive is lost
             if whole:
                 head = head.changed(first=head.began, snapshot=None, parts=0)
             elif head.snapshot is not None:

@@ -3,8 +3,8 @@
 The process that runs a plan writes its summary (``PutPlan``) together with a record of the journal, at most a quarter
 of a second after a step (``journal_writer.LIST_INTERVAL``). If it dies before, a list finds that the journal went on,
 and reads it. What depends on the time is not in the summary: whether the owner is alive, and which running tasks have
-begun. A list looks that up for the plans of one page, all at once. A plan whose head was written without a summary, by
-an earlier version or from a backup, is read in full once, and gets it then.
+begun. A list looks that up for the plans of one page, all at once. A plan whose head was written without a summary,
+from a backup, is read in full once, and gets it then.
 
 This module imports nothing of the plan itself, so that a list is quick to start.
 """
@@ -109,8 +109,8 @@ class PlanSummary:
     cycles: int
     file: str | None
     tags: Sequence[str]
-    record: int | None = field(default=None, compare=False)
-    """The last record of the journal that it includes; None in summaries of earlier versions."""
+    record: int = field(compare=False)
+    """The last record of the journal that it includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +245,11 @@ async def _summary(store: Store, row: PlanRow, live: Mapping[str, Session]) -> P
 
 async def _is_old(store: Store, name: str, summary: Mapping[str, Any], live: Mapping[str, Session]) -> bool:
     """Whether the owner of a plan died after a step, and before it wrote the summary again."""
-    record = summary.get("record")
-    if record is None or summary["closed"] or summary["owner"] is None or summary["owner"] in live:
+    if summary["closed"] or summary["owner"] is None or summary["owner"] in live:
         return False
     from asterism.durable.journal_store import record_key  # slow to import, and rare
 
-    return await store.register(record_key(name, record + 1)) is not None
+    return await store.register(record_key(name, summary["record"] + 1)) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,14 +97,10 @@ def signature(function: Callable[..., Any]) -> Signature:
     return cached[1]
 
 
-_MOVED = {"asterism.runtime.durable.dispatching:nothing_to_do": "asterism.durable.fleet_device:no_action"}
-"""Functions of Asterism that workflows in stores of earlier versions name by an old path."""
-
-
 @lru_cache(maxsize=4096)
 def load_function(path: str) -> Callable[..., Any]:
     """The function at ``package.module:function``. Raises ImportError with the missing part."""
-    module_name, _, qualified = _MOVED.get(path, path).partition(":")
+    module_name, _, qualified = path.partition(":")
     target: Any = importlib.import_module(module_name)
     for name in qualified.split("."):
         try:

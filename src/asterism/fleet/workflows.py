@@ -77,11 +77,11 @@ class Workflows:
                 if current.to_json() == workflow.at_version(version).to_json():
                     return current
             version += 1
-            while version in taken and taken[version] != workflow.at_version(version).to_record():
+            while version in taken and taken[version] != workflow.at_version(version).to_json():
                 version += 1
             new = workflow.at_version(version)
             pointer = PutRegister(f"{LATEST}{name}", {"version": version}, latest and latest.revision)
-            put = PutRegister(_key(name, version), new.to_record(), None)
+            put = PutRegister(_key(name, version), new.to_json(), None)
             ours: list[Write] = [put] if version not in taken else await self._unmark(name, version)
             try:
                 await self._store.commit([*ours, pointer])
@@ -121,7 +121,7 @@ class Workflows:
         stored = None if register is None else register.value
         ours = None if stored is None else {name: value for name, value in stored.items() if name not in RULES}
         theirs = without_rules(workflow)
-        return _differ(theirs, ours) if ours is not None and ours != theirs.to_record() else None
+        return _differ(theirs, ours) if ours is not None and ours != theirs.to_json() else None
 
     async def keep(self, workflow: Workflow) -> str | None:
         """Keep a workflow of a peer under its own version, for a run that is about to be taken over. Returns why it
@@ -140,7 +140,7 @@ class Workflows:
             # a new mark, so that a process that is about to remove the workflow meets a conflict
             writes: list[Write] = [PutRegister(_mark(name, version), {"at": now}, mark and mark.revision)]
             if stored is None:
-                writes.append(PutRegister(_key(name, version), workflow.to_record(), None))
+                writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
             await self._store.commit(writes)
             return None
 
@@ -207,7 +207,7 @@ class Workflows:
             register = await self._store.register(_key(name, version))
             if register is None:
                 raise UnknownWorkflow(f"there is no version {version} of workflow {name!r}")
-            known = Workflow.from_record(register.value)
+            known = Workflow.from_json(register.value)
             self.remember(known)
         return known
 
@@ -247,7 +247,7 @@ def _problem(workflow: Workflow) -> str | None:
 
 
 def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
-    theirs = workflow.to_record()
+    theirs = workflow.to_json()
     fields = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     return (
         f"{workflow.name}@{workflow.version} is one workflow here and another one there: they differ in "

@@ -176,7 +176,7 @@ class DeviceStorage:
 
 
 def _cost(chunk: StoredChunk) -> int:
-    """What a chunk costs, as devices count it; that of a blob, which an earlier version stored, is its size."""
+    """What a chunk costs, as devices count it; that of a blob is its size."""
     if isinstance(chunk.value, dict):
         return int(chunk.value.get("size", BLOCK_COST))
     return max(BLOCK_COST, sum(block.cost for block in LogChunk.from_json(chunk.first, chunk.value).blocks))

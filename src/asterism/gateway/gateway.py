@@ -440,7 +440,7 @@ class Gateway:
             flow = await self.fleet.workflows.get(text_in(body, "name", 500), count_in(body, "version", 10**9))
         except AsterismError as error:
             raise GatewayRefusal(404, "unknown_workflow", str(error)) from None
-        return flow.to_record()
+        return flow.to_json()
 
     async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
         ranks, weights = await self._standings.of(who.owner.device)

@@ -425,7 +425,7 @@ class GatewayConnection:
 
     def _learn(self, data: Mapping[str, Any]) -> None:
         with contextlib.suppress(InvalidWorkflow, KeyError, TypeError):  # a later version of Asterism wrote it
-            flow = Workflow.from_record(data)
+            flow = Workflow.from_json(data)
             self._workflows[flow.name, flow.version] = flow
 
     def remembered_workflow(self, name: str, version: int) -> Workflow | None:

@@ -27,7 +27,7 @@ from asterism.gateway.device_storage import DeviceStorage
 from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity
 from asterism.gateway.gateway_messages import InvalidMessage, error_json, parse_log, parse_step, text_in
 from asterism.store.protocol import PutLog, PutRun, Write
-from asterism.store.row_codec import record_of
+from asterism.store.row_codec import row_of
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 STEP_PATIENCE = 5.0
@@ -61,7 +61,7 @@ class GrantedRuns:
             self._records[run.id] = run
             if len(self._records) > RECORDS_REMEMBERED:
                 self._records.popitem(last=False)
-        return [record_of(run), token]
+        return [row_of(run), token]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

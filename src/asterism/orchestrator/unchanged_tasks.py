@@ -178,7 +178,7 @@ LONGEST_RECORD = 512 * 1024
 """The longest record, in characters. A task with a larger result, or with too many files, is always executed."""
 
 UNKNOWN = ["", ""]
-"""The maker of a record that never counts: of a device that was revoked, or of an earlier version."""
+"""The maker of a record that never counts: of a device that was revoked."""
 
 _EXECUTED = ("call", "argv", "shell", "http", "inputs", "env", "data")
 """The fields of a task that decide what is executed."""
@@ -206,7 +206,7 @@ async def execute_unless_unchanged(execution: Execution, work: Active) -> Any:
         inputs = await files.inputs()
         record = await records.get(files.key)
         same = record is not None and (record.get("executed"), record.get("inputs")) == (executed, inputs)
-        able = record is not None and same and await roster.could_run(record.get("maker", UNKNOWN), plan_id, work.task)
+        able = record is not None and same and await roster.could_run(record["maker"], plan_id, work.task)
         if record is not None and able and record.get("outputs") == await files.outputs():
             await records.put(files.key, record)  # so that retention knows of its use
             why = f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"

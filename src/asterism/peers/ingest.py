@@ -174,7 +174,7 @@ class Ingest:
         workflows: dict[str, Workflow | str] = {}
         for data in message.workflows:
             try:
-                flow = without_rules(Workflow.from_record(data))
+                flow = without_rules(Workflow.from_json(data))
                 kind = f"{flow.name}@{flow.version}"
                 if kind in needed:
                     workflows[kind] = await self._fleet.workflows.objection(flow) or flow

@@ -61,7 +61,6 @@ _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
 _RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
-_WIDTHS = range(row_codec.SHORTEST_RECORD, len(row_codec.COLUMNS) + 1)
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
 
 
@@ -176,7 +175,7 @@ class Message:
     ``more`` if there are others, and ``newest`` is the number of the last. ``turn`` and ``mark`` belong to ``upto``.
     ``cursor`` is the sender's position in the receiver's feed. ``anew`` says that the receiver's cursor is void and it
     is sent everything, ``put_back`` that the reason is a rollback of the sender's store. ``whole`` says that records
-    that came from the receiver are included; a sender of an earlier version omits it. ``devices`` are only in the first
+    that came from the receiver are included. ``devices`` are only in the first
     message of a sync.
 
     ``wants`` are blobs that the sender lacks, with their sizes, ``lacks`` those it was asked for and does not have.
@@ -211,7 +210,7 @@ class Message:
 def encode_record(number: int, by: str, run: Run) -> JsonObject:
     """A run as it is sent: without its key, which belongs to this store."""
     sent = run.changed(key=None)
-    return {"number": number, "by": by, "run": row_codec.record_of(sent)}
+    return {"number": number, "by": by, "run": list(row_codec.row_of(sent))}
 
 
 def encoded_size(sent: Any) -> int:
@@ -313,7 +312,7 @@ def record_length(row: Sequence[Any]) -> int:
 
 def _parse_run(row: Any) -> Run:
     """Decode a run, and encode it again, so that it contains nothing that a store could not keep."""
-    if not isinstance(row, list) or len(row) not in _WIDTHS:
+    if not isinstance(row, list) or len(row) != len(row_codec.COLUMNS):
         raise ValueError("it does not have the columns of a run")
     if record_length(row) > MAX_RECORD_CHARS:
         raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")
@@ -323,7 +322,7 @@ def _parse_run(row: Any) -> Run:
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
     if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
         raise ValueError("it has unknown fields")
-    for column in row_codec.record_of(clean):
+    for column in row_codec.row_of(clean):
         if isinstance(column, str):
             column.encode()  # a lone surrogate is text in Python, and nowhere else
     return clean.changed()

@@ -116,7 +116,7 @@ class Outgoing:
     async def _workflow(self, name: str, version: int) -> _WorkflowData | None:
         """None if it is gone: it was forgotten with the plan it belonged to, but another store's run of it is left."""
         try:
-            data = (await self._fleet.workflows.get(name, version)).to_record()
+            data = (await self._fleet.workflows.get(name, version)).to_json()
         except (UnknownWorkflow, InvalidWorkflow):
             return None
         return _WorkflowData(data, encoded_size(data))
@@ -187,7 +187,7 @@ class FeedMarks:
     peer is sent everything.
 
     A peer may lie. A turn that is further ahead than turns can be is not adopted, and a rollback is reported at most
-    once an hour (peer_notices.py). A peer of an earlier version sends no marks, and its cursor is believed."""
+    once an hour (peer_notices.py). A cursor without a mark is believed."""
 
     def __init__(self, fleet: Fleet, feed: str) -> None:
         self._fleet, self._store, self._id = fleet, fleet.store, feed

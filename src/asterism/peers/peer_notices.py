@@ -37,9 +37,7 @@ MAX_RECORDS_SEARCHED = 20
 """For how many refused records of a message the reason is looked up."""
 
 REFUSAL_TEXT = "the record of run {run} from peer {peer} was refused: "
-EARLIER_REFUSAL_TEXT = "run {run} as peer {peer} has it was not taken: "
-"""The beginning of a notice about a refused record, which the reason follows, and as earlier versions wrote it. Notices
-stay in a store for years."""
+"""The beginning of a notice about a refused record, which the reason follows."""
 
 DAY = 86_400.0
 
@@ -161,10 +159,9 @@ def _refusal_reason(notice: Notice, peer: str, digests: Collection[str]) -> str 
     """The reason in a notice about a refused record of a peer; None if the notice is about something else. ``digests``
     are the digests of the notices about this run and peer; the register forgets the oldest runs, whose notices are
     recognised by their text."""
-    for text in (REFUSAL_TEXT, EARLIER_REFUSAL_TEXT):
-        beginning = text.format(run=notice.run, peer=peer)
-        if notice.message.startswith(beginning):
-            return notice.message.removeprefix(beginning)
+    beginning = REFUSAL_TEXT.format(run=notice.run, peer=peer)
+    if notice.message.startswith(beginning):
+        return notice.message.removeprefix(beginning)
     return notice.message if _digest(notice) in digests else None
 
 

@@ -77,7 +77,7 @@ def storage_cost(peer: Peer, mine: Run | None, theirs: Run, after: Run) -> Contr
 
 
 def _length(run: Run) -> int:
-    return record_length(row_codec.record_of(run))
+    return record_length(row_codec.row_of(run))
 
 
 class Quota:
@@ -140,7 +140,7 @@ def _is_too_large(run: Run) -> bool:
     return (
         max(len(run.story), len(run.previous), len(run.superseded)) > MAX_ENTRIES // 2
         or len(set(blobs_of(run))) > MAX_RECORD_BLOBS // 2
-        or record_length(row_codec.record_of(run)) > MAX_RECORD_CHARS // 2
+        or record_length(row_codec.row_of(run)) > MAX_RECORD_CHARS // 2
     )
 
 

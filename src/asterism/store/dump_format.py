@@ -68,7 +68,7 @@ def line(
     """Return a record as a line. ``left_to`` is the store to which a copy is left, ``number`` that of a notice."""
     match record:
         case Run():
-            row = {"run": row_codec.record_of(record)}
+            row = {"run": row_codec.row_of(record)}
             return row if left_to is None or record.ended else {**row, "left_to": left_to}
         case Session():
             return {"session": row_codec.session_row(record)}
@@ -176,8 +176,7 @@ async def _load_logs(store: Store, logs: list[PutLog], left_out: list[tuple[str,
 
 class _SeenNotices:
     """How many notices of a backup people have seen. They are the first ones, and get the numbers after ``before``, the
-    last one that the store has given. A backup of an old version does not number its notices: people are notified again
-    of those, rather than never."""
+    last one that the store has given."""
 
     def __init__(self, before: int) -> None:
         self._before = before

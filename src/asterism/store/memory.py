@@ -195,7 +195,7 @@ class MemoryChangeFeed:
         return {run.kind for run in self._runs.values()}
 
 
-_WRITTEN_ONCE = (*(name for name in row_codec.FIXED if name not in ("id", "input")), *row_codec.LATER)
+_WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
 """The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 

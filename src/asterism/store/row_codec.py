@@ -74,6 +74,9 @@ FIXED = (
     "priority",
     "pinned",
     "timeout",
+    "label",
+    "batch",
+    "uses",
     "input",
 )
 """The columns of a run that are written once."""
@@ -84,7 +87,7 @@ MOVING = (
     "epoch",
     "device",
     "session",
-    "wish",
+    "stop_request",
     "avoid",
     "offered",
     "due_at",
@@ -95,24 +98,15 @@ MOVING = (
 )
 """The columns that change."""
 
-LATER = ("label", "batch", "uses")
-"""Columns that are written once like those of FIXED, and came later. They are last, and a record ends with the last of
-them that it has: one without a label is the same list as before there were labels, for older peers and backups."""
-
 OFFERED_TO_ALL, LIMITED = 1, 2
 """The values of ``offered`` for a run that any device may take, and for one that its limits have to admit first."""
 
-COLUMNS = (*FIXED, *MOVING, *LATER)
+COLUMNS = (*FIXED, *MOVING)
 """All columns."""
-
-SHORTEST_RECORD = len(COLUMNS) - len(LATER)
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
 _TEXTS = ("retry_of", "paused", "stop_requested_by", "files", "error", "traceparent")
 """Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
-
-_KEYS = {"stop_requested_by": "wished_by"}
-"""Fields whose key in ``state`` has another name."""
 
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
 """… those with another empty default …"""
@@ -266,23 +260,18 @@ def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str
 
 
 def _uncommon(fields: dict[str, Any]) -> str:
-    parts = [f'"{_KEYS.get(name, name)}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
+    parts = [f'"{name}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
     if (value := fields["progress"]) is not None:
         parts.append(f'"progress":{to_text(value)}')
     for name in _EMPTY:
         if value := fields[name]:
-            parts.append(f'"{name}":{to_text(_assignments(value) if name == "previous" else value)}')
+            parts.append(f'"{name}":{to_text(value)}')
     for name in _MAPPINGS:
         if value := fields[name]:
             parts.append(f'"{name}":{to_text(dict(value))}')
     if fields["superseded"] or fields["keep"] != "epoch":
         parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{to_text(fields["superseded"])}')
     return ",".join(parts)
-
-
-def _assignments(several: Sequence[Assignment]) -> list[tuple[Any, ...]]:
-    """Ended assignments as JSON: a score that is not known is left out, as in records of earlier versions."""
-    return [assignment if assignment.score is not None else assignment[:-1] for assignment in several]
 
 
 def _scores_text(scores: Mapping[str, float]) -> str:
@@ -353,26 +342,16 @@ def fixed(run: Run) -> tuple[Any, ...]:
         run.priority,
         run.pinned,
         run.timeout,
+        run.label,
+        run.batch,
+        run.uses,
         to_text(run.input if type(run.input) is dict else dict(run.input)),
     )
 
 
 def row_of(run: Run) -> tuple[Any, ...]:
     """Return the values of all columns, in the order of COLUMNS."""
-    return (*fixed(run), *moving(run), run.label, run.batch, run.uses)
-
-
-def record_of(run: Run) -> list[Any]:
-    """Return a run as it is in messages and backups: its row, up to the last of LATER that it has."""
-    return record_in(row_of(run))
-
-
-def record_in(row: Sequence[Any]) -> list[Any]:
-    """Return a row as a record."""
-    record = list(row)
-    while len(record) > SHORTEST_RECORD and record[-1] is None:
-        record.pop()
-    return record
+    return (*fixed(run), *moving(run))
 
 
 def batch_range(name: str | None) -> tuple[str, str]:
@@ -421,7 +400,7 @@ _COLUMN_TYPES = tuple(_TYPES.get(name, _TEXT | {type(None)}) for name in COLUMNS
 @lru_cache(maxsize=256)
 def _mistyped(types: tuple[type, ...]) -> str | None:
     """The first column whose value has another type than it may have. Most rows have one of a few combinations."""
-    for name, allowed, actual in zip(COLUMNS, _COLUMN_TYPES, types, strict=False):
+    for name, allowed, actual in zip(COLUMNS, _COLUMN_TYPES, types, strict=True):
         if actual not in allowed:
             return f"{name} is of type {actual.__name__}"
     return None
@@ -443,6 +422,9 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["priority"],
             fields["pinned"],
             fields["timeout"],
+            fields["label"],
+            fields["batch"],
+            fields["uses"],
             input_text,
             fields["revision"],
             status,
@@ -457,9 +439,7 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["waiting_since"],
             fields["ended_at"],
             text,
-            *later,
         ) = row
-        fields.update(zip(LATER, later, strict=False))
         fields.update(_state_fields(text))
         fields["input"] = from_text(input_text)
         if type(fields["input"]) is not dict:
@@ -480,14 +460,10 @@ def _state_fields(text: str) -> dict[str, Any]:
     if text == known:
         return known_fields
     fields: dict[str, Any] = from_text(text)
-    if "stop_requested_by" in fields or "stop_request" in fields:
-        raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")
     start = text.rfind(_STORY)
     as_written = start >= 0 and next(reversed(fields)) == "story"  # not reordered by a database
     story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in fields["story"]])
     fields["story"] = story
-    if "wished_by" in fields:
-        fields["stop_requested_by"] = fields.pop("wished_by")
     if "previous" in fields:
         fields["previous"] = tuple([Assignment(*values) for values in fields["previous"]])
     if "progress" in fields:

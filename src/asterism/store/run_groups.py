@@ -47,7 +47,7 @@ def grouped(runs: Sequence[Run]) -> list[RunGroup]:
         common = _common(fields)
         if common != known:
             known = common
-            groups.append(RunGroup((*_shared_once(fields), *moving(run), run.batch, run.uses), []))
+            groups.append(RunGroup((*_shared_once(fields), *moving(run)), []))
             add = groups[-1].rows.append
         encoded, text = fields.get(INPUT_TEXT, _NO_TEXT)
         if encoded is not fields["input"]:
@@ -64,7 +64,7 @@ def rows_of(runs: Sequence[Run]) -> list[tuple[Any, ...]]:
 def rows_in(groups: Sequence[RunGroup]) -> list[tuple[Any, ...]]:
     """Return the rows of all runs in these groups."""
     rows: list[tuple[Any, ...]] = []
-    for (workflow, version, created_at, series, priority, pinned, timeout, *others, batch, uses), group in groups:
-        first, second, last = (workflow, version, created_at, series), (priority, pinned, timeout), (batch, uses)
-        rows += [(run_id, *first, key, *second, text, *others, label, *last) for run_id, key, text, label in group]
+    for (workflow, version, created_at, series, priority, pinned, timeout, batch, uses, *others), group in groups:
+        first, second, third = (workflow, version, created_at, series), (priority, pinned, timeout), (batch, uses)
+        rows += [(run_id, *first, key, *second, label, *third, text, *others) for run_id, key, text, label in group]
     return rows

@@ -349,12 +349,6 @@ def test_a_task_that_has_run_and_is_marked_later_taints_at_once() -> None:
     assert taint_of_editor(made) == ["b"]
 
 
-def test_a_plan_that_an_earlier_version_wrote_is_tainted_by_what_has_run() -> None:
-    data = plan().to_json()
-    del data["tainted"]
-    assert taint_of_editor(Constellation.from_json(data)) == ["fetch"]
-
-
 names = st.sampled_from(["prepare", "fetch", "summary", "build", "publish", "spare", "build-2", "build-retry", "x"])
 some_edits = st.one_of(
     st.builds(AddTask, st.sampled_from([COPY, replace(BUILD, id="build-retry"), Task("x", shell="x")])),

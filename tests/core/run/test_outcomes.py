@@ -54,7 +54,7 @@ def test_an_offer_that_is_not_taken_is_a_decline() -> None:
     assert next(declines(declined)) == "kitchen"
 
 
-def test_a_record_of_an_earlier_version_has_no_scores() -> None:
+def test_a_run_that_was_taken_without_scores_has_none() -> None:
     assert list(outcomes(completed())) == [Outcome("kitchen", "completed", None)]
 
 

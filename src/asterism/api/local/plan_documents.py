@@ -36,7 +36,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.folded_groups import UNFOLDED, folded_groups, status_of_group
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import work_of
-from asterism.core.plan.journal import cycle_to_json, lock_to_json
+from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
@@ -99,7 +99,7 @@ def plan_copy(stored: StoredPlan, now: float, results: bool) -> documents.PlanCo
         policy=lock.policy,
         plan=copied_plan(plan, mask, values),
         lock=lock_to_json(lock),
-        closed_cycles=[cycle_to_json(cycle) for cycle in lock.history if cycle.closed_at is not None],
+        closed_cycles=[cycle.to_json() for cycle in lock.history if cycle.closed_at is not None],
         executing={
             node.id: documents.ExecutedTask(device=run.device or "", begun_at=times.begun or now)
             for node, (times, run) in began.items()

@@ -35,7 +35,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit, edit_from_json
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
-from asterism.core.plan.journal import RecordedConstellation, RecordedLock, cycle_from_json, lock_from_json
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock_from_json
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.run.session import Session
@@ -281,7 +281,7 @@ class FollowedPlan:
         fresh = RecordedConstellation.from_json(copy.plan)
         vars(self.plan).update(vars(fresh))
         self.lock = RecordedLock(self.plan, copy.policy)
-        self.lock.history = [cycle_from_json(cycle) for cycle in copy.closed_cycles]
+        self.lock.history = [EditCycle.from_json(cycle) for cycle in copy.closed_cycles]
         lock_from_json(self.lock, copy.lock)
         self.position, self._clock_ahead = Position.parse(copy.position), copy.now - time.time()
         self._copy = copy

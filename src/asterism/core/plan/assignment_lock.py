@@ -25,6 +25,7 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, TERMINAL, ConstellationState, TaskStatus
+from asterism.core.record_codec import Record
 
 LockPolicy = Literal["global", "scoped", "speculative"]
 POLICIES: tuple[LockPolicy, ...] = get_args(LockPolicy)
@@ -42,23 +43,24 @@ class CycleClaimed(AsterismError):
 
 
 @dataclass(slots=True, eq=False)
-class EditCycle:
-    """An edit cycle: from the end of some tasks until their editor has answered."""
+class EditCycle(Record, sparse=("closed_at", "outcome", "cost")):
+    """An edit cycle: from the end of some tasks until their editor has answered. Its record has no deadlines, and not
+    the claim of an editor."""
 
     id: int
     version: int  # of the plan when the cycle opened: the base version of its answer
     opened_at: float
     ends: tuple[tuple[str, int], ...]  # (task, epoch)
     stuck: bool = False  # no task can move: the last chance for the editor
-    expires_at: float = float("inf")
-    claim_by: float = float("inf")
-    claimed_by: str | None = None
+    expires_at: float = field(default=float("inf"), init=False)
+    claim_by: float = field(default=float("inf"), init=False)
+    claimed_by: str | None = field(default=None, init=False)
     rejections: int = 0
     edits: int = 0
     closed_at: float | None = None
     outcome: str = "open"
     cost: EditorCost | None = None  # of the calls of its editor, if the editor tells
-    on_hold: str = ""  # why its editor waits for a person; the cycle then has no timeout
+    on_hold: str = field(default="", init=False)  # why its editor waits for a person; the cycle then has no timeout
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -303,7 +303,7 @@ class ApprovalGone(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingEdit(Record, sparse=("escalated_at",)):  # which an earlier version does not know
+class WaitingEdit(Record):
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
     those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""

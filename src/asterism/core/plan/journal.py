@@ -21,7 +21,7 @@
     open        now                                       a cycle takes the waiting ends
     stuck       now                                       a cycle opens because no task can move
     rejected    cycle                                     an answer was rejected
-    reviewed    cycle, now, outcome[, cost]               a cycle is closed
+    reviewed    cycle, now, outcome, cost                 a cycle is closed
     cancelling  now, reason                               the plan is cancelled: only teardowns start from here on
     close       now, cancelled                            the plan ends, unless that makes tasks ready (``always``)
 
@@ -47,6 +47,7 @@ from asterism.core.errors import (
     NotJson,
     RecordedError,
     Violation,
+    safe_repr,
 )
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.apply import Applied, UndoStack, apply
@@ -59,15 +60,25 @@ from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
 
-SCHEMA = 8
-"""The version of steps and snapshots. Every version reads all earlier ones."""
+SCHEMA = 1
+"""The version of steps and snapshots."""
 
 Step = list[Any]
 Record = Callable[[Step], None]
 
 
 class UnreadableJournal(AsterismError):
-    """The journal was written by a later version, is damaged, or is incomplete."""
+    """The journal was written by another version, is damaged, or is incomplete."""
+
+
+def check_schema(record: Any, what: str) -> None:
+    """Raises UnreadableJournal for a record of a plan that another version wrote."""
+    schema = record.get("schema") if isinstance(record, Mapping) else None
+    if schema != SCHEMA:
+        raise UnreadableJournal(
+            f"{what} is damaged, or was written by another version of Asterism: "
+            f"its schema is {safe_repr(schema)}, and this one reads {SCHEMA}"
+        )
 
 
 class BegunRun(NamedTuple):
@@ -336,7 +347,7 @@ class RecordedLock(AssignmentLock):
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
         confirmed = super().close(cycle, now, outcome)
-        self._record(["reviewed", cycle.id, now, outcome, *([] if cycle.cost is None else [cycle.cost.to_json()])])
+        self._record(["reviewed", cycle.id, now, outcome, None if cycle.cost is None else cycle.cost.to_json()])
         return confirmed
 
 
@@ -392,7 +403,7 @@ def _reviewed(
     cycle: int,
     now: float,
     outcome: str,
-    cost: Mapping[str, Any] | None = None,
+    cost: Mapping[str, Any] | None,
 ) -> None:
     lock.cycles[cycle].cost = None if cost is None else EditorCost.from_json(cost)
     lock.close(lock.cycles[cycle], now, outcome)
@@ -470,31 +481,10 @@ def lock_to_json(lock: AssignmentLock) -> JsonObject:
     """The state of a lock: the open cycles, and the ends that wait for the next one."""
     return {
         "waiting": [list(end) for end in lock.waiting],
-        "cycles": [cycle_to_json(cycle) for cycle in lock.cycles.values()],
+        "cycles": [cycle.to_json() for cycle in lock.cycles.values()],
         "opened": lock.opened,
         "progress_at_stuck": lock.progress_at_stuck,
     }
-
-
-_CYCLE_FIELDS = ("id", "version", "opened_at", "ends", "stuck", "rejections", "edits")
-"""What is kept of a cycle, without the claim of an editor; of a closed one also how it ended."""
-
-
-def cycle_to_json(cycle: EditCycle) -> JsonObject:
-    """A cycle as a record."""
-    data = {name: getattr(cycle, name) for name in _CYCLE_FIELDS} | {"ends": [list(end) for end in cycle.ends]}
-    if cycle.closed_at is not None:
-        cost = None if cycle.cost is None else cycle.cost.to_json()
-        data |= {"closed_at": cycle.closed_at, "outcome": cycle.outcome, "cost": cost}
-    return data
-
-
-def cycle_from_json(item: Mapping[str, Any]) -> EditCycle:
-    """The cycle that ``cycle_to_json`` wrote."""
-    fields = dict(item) | {"ends": tuple((task, epoch) for task, epoch in item["ends"])}
-    if item.get("cost") is not None:
-        fields["cost"] = EditorCost.from_json(item["cost"])
-    return EditCycle(**fields)
 
 
 def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
@@ -502,4 +492,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
     lock.waiting = [(task, epoch) for task, epoch in data["waiting"]]
     lock.opened, lock.progress_at_stuck = data["opened"], data["progress_at_stuck"]
     for item in data["cycles"]:
-        lock.add_cycle(cycle_from_json(item))
+        lock.add_cycle(EditCycle.from_json(item))

@@ -147,7 +147,7 @@ class Node:
     @property
     def has_begun(self) -> bool:
         """Whether a device has begun to execute it. A task that a fleet has only queued has started, and not begun.
-        While that is unknown, since no device has told it or an earlier version wrote it, it counts as begun."""
+        While that is unknown, since no device has told it, it counts as begun."""
         never = self.times is not None and self.times.executed is False and self.attempts - self.spent <= 1
         return self.started_at is not None and not never
 

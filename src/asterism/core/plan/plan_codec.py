@@ -156,7 +156,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph = make(data["id"])
     graph.version, graph.state, graph.epochs = data["version"], ConstellationState(data["state"]), data["epochs"]
     graph.started_at, graph.ended_at = data["started_at"], data["ended_at"]
-    graph.tainted = set(data.get("tainted", ()))
+    graph.tainted = set(data["tainted"])
     for name in _SPARSE.keys() & data.keys():
         setattr(graph, name, _SPARSE[name][1](data[name]))
     for item in data["tasks"]:
@@ -178,8 +178,6 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.rejoined.clear()
     for node in graph.nodes.values():
         graph.requeue(node)
-        if "tainted" not in data and node.attempts and node.task.untrusted:  # an earlier version wrote it
-            graph.tainted.add(node.id)
     return graph
 
 

@@ -134,18 +134,6 @@ class Workflow:
             raise InvalidWorkflow(f"workflow {safe_repr(flow.name)}: no such field: {unknown}")
         return flow
 
-    def to_record(self) -> JsonObject:
-        """``to_json`` with the names of fields that stores, backups and peers use."""
-        return {STORED_NAMES.get(name, name): value for name, value in self.to_json().items()}
-
-    @classmethod
-    def from_record(cls, data: Mapping[str, Any]) -> Workflow:
-        """The workflow that ``to_record`` wrote, also that of an earlier version. Raises InvalidWorkflow."""
-        if not isinstance(data, Mapping):
-            return cls.from_json(data)
-        names = {stored: name for name, stored in STORED_NAMES.items()}
-        return cls.from_json({names.get(name, name): value for name, value in data.items()})
-
     def at_version(self, version: int) -> Workflow:
         return replace(self, version=version)
 
@@ -154,11 +142,6 @@ _ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description"
 _MAPPINGS = ("env", "uses")
 DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
-
-STORED_NAMES = {"heartbeat_timeout": "timeout", "timeout": "limit"}
-"""The fields that have another name in records. Records of earlier versions have it, in which ``timeout`` was the time
-without a heartbeat."""
-
 
 SECONDS = ("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout")
 _COUNTS = ("retries", "losses", "rounds", "version")

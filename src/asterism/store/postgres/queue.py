@@ -24,7 +24,7 @@ from asterism.store.postgres.connection import Connection
 from asterism.store.postgres.schema import statements
 from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import TakeRequest
-from asterism.store.row_codec import moving, run_of
+from asterism.store.row_codec import COLUMNS, moving, run_of
 from asterism.store.store_errors import StoreCorrupt
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ async def _look_further(connection: Connection, call: _TakeCall, place: _Place, 
     """Judge about ``page`` runs after a place, and lock those that are taken."""
     rows = await connection.fetch(statements()["offered_further"], *_terms([call]), *place, page)
     before = set(call.taken)
-    for run in _runs(rows):
+    for run in _runs([row[: len(COLUMNS)] for row in rows]):  # the last column is `more`
         if run.id not in before:
             call.judge(run)
         if not call.wants:

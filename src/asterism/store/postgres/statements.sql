@@ -51,10 +51,10 @@ JOIN runs ON runs.id = wanted.id AND runs.revision = wanted.revision
 FOR UPDATE OF runs SKIP LOCKED
 
 -- name: heartbeat
-SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes FROM beat($1, $2, $3, $4, $5, $6)
+SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_requests FROM beat($1, $2, $3, $4, $5, $6)
 
 -- name: heartbeat_with_logs
-SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes, written
+SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_requests, written
 FROM beat($1, $2, $3, $4, $5, $6),
     LATERAL (SELECT put_logs($7::json, coalesce(held_runs, '{}'), coalesce(held_epochs, '{}')) AS written) AS logged
 

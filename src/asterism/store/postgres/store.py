@@ -57,7 +57,6 @@ from asterism.store.row_codec import (
     chunk_of,
     from_text,
     moving,
-    record_in,
     register_of,
     run_of,
     session_of,
@@ -183,7 +182,7 @@ class PostgresStore(Reads):
         async with self._snapshot() as connection:
             yield dump_format.HEADER
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
-                yield {"run": record_in(row)}
+                yield {"run": list(row)}
             async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):

@@ -36,9 +36,8 @@ def _read_migrations() -> list[tuple[int, str]]:
 
 MIGRATIONS = _read_migrations()
 LATEST = MIGRATIONS[-1][0]
-FEED_SINCE = 2
 FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
-"""The triggers that the first peer creates (see store/protocol.py: Feeding), and the version that has their table."""
+"""The triggers that the first peer creates (see store/protocol.py: Feeding)."""
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
@@ -113,9 +112,8 @@ def _objects(version: int) -> tuple[set[Object], set[Object]]:
             for statement in statements(script) if number <= version else ():
                 connection.execute(statement)
         expected = _listed(connection)
-        if version >= FEED_SINCE:
-            for name in FEED_TRIGGERS:
-                connection.execute(STATEMENTS[name])
+        for name in FEED_TRIGGERS:
+            connection.execute(STATEMENTS[name])
         return expected, (_listed(connection) - expected) | _STATISTICS
 
 

@@ -92,7 +92,7 @@ UPDATE sessions SET revision = revision + 1, beat_at = ?, profile = ? WHERE id =
 SELECT draining FROM sessions WHERE id = ?;
 
 -- name: held
-SELECT id, epoch, status, wish FROM runs WHERE session = ? ORDER BY id;
+SELECT id, epoch, status, stop_request FROM runs WHERE session = ? ORDER BY id;
 
 -- name: put_report
 INSERT INTO reports (run, epoch, said) VALUES (?, ?, ?)

@@ -26,6 +26,7 @@ from asterism.store.protocol import (
     Query,
     Store,
 )
+from asterism.store.row_codec import COLUMNS
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 from asterism.testing.store_conformance.sample_records import (
     FAR,
@@ -490,6 +491,7 @@ class DumpTests(StoreTests):
         for wrong in headless:
             with raising(StoreCorrupt):
                 await store.load(lines_of(wrong))
+        status, session = COLUMNS.index("status"), COLUMNS.index("session")
         broken: list[Any] = [
             {"unknown": 1},
             {},
@@ -499,9 +501,9 @@ class DumpTests(StoreTests):
             {"run": 5},
             {"run": []},
             {"run": run[:-1]},
-            {"run": [*run[:11], "no status", *run[12:]]},
+            {"run": [*run[:status], "no status", *run[status + 1 :]]},
             {"run": [*run[:-1], "no json"]},
-            {"run": [*run[:14], "ann", *run[15:]]},
+            {"run": [*run[:session], "ann", *run[session + 1 :]]},
             {"session": []},
             {"session": None},
             {"register": {"key": 5, "value": 1}},
