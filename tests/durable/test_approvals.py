@@ -329,7 +329,7 @@ async def test_a_killed_process_that_asked_is_answered_once(stage: Stage) -> Non
 
     asking = stage.spawn(edit())
     await left(work(), asking.done, stage)
-    value = {"kind": "approve", "approval": 1, "who": "bob", "from": "bob", "at": stage.store.clock()}
+    value = {"kind": "approve", "approval": 1, "who": "bob", "reason": "", "from": "bob", "at": stage.store.clock()}
     await stage.store.commit([PutRegister("request/nightly/1", value, None)])
     open_gates()
     assert set((await stage.orchestrator().run_stored("nightly")).values) == {"a", "c"}
