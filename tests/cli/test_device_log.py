@@ -11,8 +11,8 @@ import pytest
 from asterism.cli.fleet.device_process import LoggingExecutor
 from asterism.cli.run.run_views import note_on
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import attempts_of
 from asterism.core.run.run import Owner, Run
+from asterism.core.run.transitions import attempts_of
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import RunWork
 from tests.cli.command_scenes import document_of

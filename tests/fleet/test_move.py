@@ -9,7 +9,7 @@ import pytest
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet import run_move
+from asterism.fleet import fleet as fleets
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.store.protocol import PutCopy, PutRun
 from tests.fleet.fleet_scenes import WORK, Stage
@@ -194,7 +194,7 @@ async def test_a_run_that_cannot_be_moved_stays_paused_for_somebody_else(
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     await stage.device("desk")
-    monkeypatch.setattr(run_move, "_assign_to", paused_by_bob)
+    monkeypatch.setattr(fleets, "_assign_to", paused_by_bob)
     with pytest.raises(AsterismError, match="it is full"):
         await stage.person.move(run.id, "desk", stop=True)
     assert (await stage.read(run)).paused == "by bob: to look at it"

@@ -12,7 +12,7 @@ import pytest
 from asterism.api.local import edit_handlers
 from asterism.api.local.edit_handlers import EditedPlans
 from asterism.base.http_limits import RequestRefused
-from asterism.durable import kept_plans
+from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
 from asterism.durable.stored_plans import times_of
 from asterism.store.protocol import Query
@@ -304,7 +304,7 @@ async def test_the_layout_after_an_edit_is_the_one_that_the_plan_gets() -> None:
 async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an order, each of them loads it, and all but one are in vain and begin again."""
     loads = 0
-    real = kept_plans.load
+    real = admin.load
 
     async def counted(*arguments: Any) -> Any:
         nonlocal loads
@@ -315,7 +315,7 @@ async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pyt
 
     async with plan_server() as (scene, stage), scene.client() as client:
         await stored(stage)
-        monkeypatch.setattr(kept_plans, "load", counted)
+        monkeypatch.setattr(admin, "load", counted)
 
         async def edit(number: int) -> int:
             add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}

@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore, notifications
-from asterism.store.postgres.pooled_connection import PooledConnection
+from asterism.store.postgres.connection import PooledConnection
 from asterism.store.protocol import PutRun, Query, Store
 from asterism.testing.store_conformance import ProcessOpener, SharedStoreConformance
 from asterism.testing.store_conformance.sample_records import a_run, a_session, ids, joined, offer, taking

@@ -13,7 +13,7 @@ from asterism.core.history import Entry
 from asterism.core.record_codec import InvalidRecord
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Progress, Run
-from asterism.store import row_codec, run_groups
+from asterism.store import row_codec
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreCorrupt
 from asterism.testing.store_conformance.sample_records import histories
@@ -187,8 +187,8 @@ def test_an_invalid_row_is_corrupt() -> None:
 @given(st.lists(histories().map(lambda history: history[-1]), max_size=12), st.integers(1, 8))
 def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copies: int) -> None:
     several = [each_run.changed(id=f"{each_run.id}{number}") for each_run in runs for number in range(copies)]
-    assert run_groups.rows_of(several) == [row_codec.row_of(each_run) for each_run in several]
-    groups = run_groups.grouped(several)
+    assert row_codec.rows_of(several) == [row_codec.row_of(each_run) for each_run in several]
+    groups = row_codec.grouped(several)
     assert sum(len(group.rows) for group in groups) == len(several)
     assert len(groups) <= len(runs)
 
@@ -198,10 +198,10 @@ INPUT = row_codec.COLUMNS.index("input")
 
 def test_the_text_of_an_input_counts_only_for_that_input() -> None:
     text = ({"n": 1}, '{"n":1}')
-    told = [run(number).changed(input=text[0], **{run_groups.INPUT_TEXT: text}) for number in range(9)]
-    assert {row[INPUT] for row in run_groups.rows_of(told)} == {'{"n":1}'}
+    told = [run(number).changed(input=text[0], **{row_codec.INPUT_TEXT: text}) for number in range(9)]
+    assert {row[INPUT] for row in row_codec.rows_of(told)} == {'{"n":1}'}
     changed = [each_run.changed(input={"n": 2}) for each_run in told]
-    assert {row[INPUT] for row in run_groups.rows_of(changed)} == {'{"n":2}'}
+    assert {row[INPUT] for row in row_codec.rows_of(changed)} == {'{"n":2}'}
 
 
 # -- rows that somebody else has written -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import PROCESSING, Run
-from asterism.fleet import run_move
+from asterism.fleet import fleet
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.fleet_world import MoveWorld
 
@@ -33,7 +33,7 @@ def no_stop(patch: pytest.MonkeyPatch) -> None:
         return move(run, *arguments, now=now, **options)  # type: ignore[no-any-return]
 
     patch.setattr(transitions, "move", at_once)
-    patch.setattr(run_move, "PROCESSING", None)
+    patch.setattr(fleet, "PROCESSING", None)
 
 
 def no_new_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from asterism.base.clock import new_id
@@ -24,10 +25,9 @@ from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.durable import kept_plans
+from asterism.core.run.transitions import was_executed
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     Head,
@@ -141,7 +141,7 @@ async def change_once(
     """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
     person, and the plan; without ``devices`` it names no device. Raises what it raises, Conflict if another process was
     faster, and what ``edit`` raises."""
-    taken = await kept_plans.take(fleet, name)
+    taken = await take_plan(fleet, name)
     stored = taken.stored
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
@@ -161,7 +161,7 @@ async def change_once(
         waits = edit
     except EditRejected:
         if not steps:
-            kept_plans.keep(fleet, taken)
+            keep_plan(fleet, taken)
         for about in rejected:
             await record_rejection(fleet.store, name, *about)
         raise
@@ -178,7 +178,7 @@ async def change_once(
     await fleet.store.commit([written, last, record, *writes, *also, stored.summary(head, records=1)])
     if not ended:  # else its lock has to be reopened too, as a replay does
         taken.written(head, steps, mark)
-        kept_plans.keep(fleet, taken)
+        keep_plan(fleet, taken)
     if waits is not None:
         raise waits
     if isinstance(changed, Applied):
@@ -307,3 +307,57 @@ async def check_not_cancelled(store: Store, head: Head, what: str) -> None:
     if reason is not None or head.cancelling:
         by = f" {reason}" if reason is not None else ""
         raise PlanError(f"plan {head.name!r} is being cancelled{by}: it cannot be {what}")
+
+
+# -- plans that this process has edited --------------------------------------------------------------------------------
+
+
+MOST_PLANS = 16
+"""How many plans are kept, …"""
+
+MOST_TASKS = 20_000
+"""… and how many tasks they have together. A plan with results that are stored as blobs is not kept."""
+
+
+@dataclass
+class TakenPlan:
+    """A plan for one edit. ``mark`` is that of its last record; None if this process has just loaded it."""
+
+    stored: StoredConstellation
+    mark: str | None = None
+
+    def written(self, head: Head, steps: Sequence[Step], mark: str) -> None:
+        """The edit is committed: a record with these steps, and this head."""
+        stored, self.mark = self.stored, mark
+        stored.head, stored.revision = head, stored.revision + 1
+        stored.number, stored.steps = stored.number + 1, stored.steps + len(steps)
+
+
+async def take_plan(fleet: Fleet, name: str) -> TakenPlan:
+    """A plan as it is in the store now. Raises UnknownConstellation and UnreadableJournal."""
+    kept: TakenPlan | None = fleet.kept_plans.pop(name, None)
+    if kept is not None and await _is_current(fleet.store, kept):
+        return kept
+    return TakenPlan(await load(fleet.store, name))
+
+
+async def _is_current(store: Store, kept: TakenPlan) -> bool:
+    stored, name = kept.stored, kept.stored.head.name
+    head, revision = await read_head(store, name)
+    if revision != stored.revision or head.began != stored.head.began:
+        return False
+    last = await store.register(record_key(name, stored.number))
+    if last is None or last.value.get("mark") != kept.mark:
+        return False
+    return await store.register(record_key(name, stored.number + 1)) is None
+
+
+def keep_plan(fleet: Fleet, taken: TakenPlan) -> None:
+    """Keep a plan for the next edit, and forget those that were edited longest ago."""
+    plan, kept = taken.stored.plan, fleet.kept_plans
+    if taken.mark is None or plan.stored:
+        return
+    plan.urged = {}  # an owner reads them from the journal
+    kept[plan.id] = taken
+    while len(kept) > MOST_PLANS or sum(len(other.stored.plan) for other in kept.values()) > MOST_TASKS:
+        del kept[next(iter(kept))]

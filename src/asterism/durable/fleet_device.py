@@ -32,9 +32,9 @@ from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.plan.task_files import handles_files
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import attempts_of, was_executed
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run
+from asterism.core.run.transitions import attempts_of, was_executed
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.durable.journal_store import OwnershipLost

@@ -20,10 +20,10 @@ from asterism.base.text import plural
 from asterism.core.errors import AsterismError
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes
 from asterism.core.plan.status import TERMINAL, ConstellationState
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, Session
+from asterism.core.run.transitions import was_executed
 from asterism.store.protocol import PlanQuery, PlanRow, PutPlan, Query, Store
 from asterism.store.store_errors import StoreUnavailable
 

@@ -18,9 +18,9 @@ from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.teardowns import is_due
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
+from asterism.core.run.transitions import was_executed
 from asterism.durable.admin import cancel_reason, last_owner, live_owner, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from asterism.core.attempt_log import TaskLog
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation
-from asterism.core.run.outcomes import attempts_of
 from asterism.core.run.run import Run
+from asterism.core.run.transitions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in

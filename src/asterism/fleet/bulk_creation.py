@@ -29,7 +29,7 @@ from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store, Write
-from asterism.store.run_groups import INPUT_TEXT
+from asterism.store.row_codec import INPUT_TEXT
 from asterism.store.store_errors import StoreError
 
 PER_COMMIT = 1000

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from asterism.base.openmetrics import Family, Histogram
-from asterism.core.run.outcomes import declines, outcomes, waiting_time, work_time
 from asterism.core.run.run import COMPLETED, Run, RunStatus
 from asterism.core.run.session import REACHABLE_STATES
+from asterism.core.run.transitions import declines, outcomes, waiting_time, work_time
 from asterism.core.schedule.ticks import without_time
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Store

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from asterism.core.errors import Fenced, RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import outcomes
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import ASSIGNED, MAX_EPOCHS, OWNED, PROCESSING, Owner, Run
+from asterism.core.run.transitions import outcomes
 from tests.core.run.merge_scenes import Peers, check_lag, histories
 from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, assigned, claimed, completed, grant_of, new, processing
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from asterism.core.run import transitions
-from asterism.core.run.outcomes import (
+from asterism.core.run.run import COMPLETED, REASONS, Assignment, Run
+from asterism.core.run.transitions import (
     Outcome,
     attempt_of,
     attempts_of,
@@ -17,7 +18,6 @@ from asterism.core.run.outcomes import (
     was_executed,
     work_time,
 )
-from asterism.core.run.run import COMPLETED, REASONS, Assignment, Run
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of, new
 

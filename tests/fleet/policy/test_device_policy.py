@@ -19,8 +19,7 @@ from asterism.execution import function_calls
 from asterism.execution.actions import prepare_command
 from asterism.execution.command_inputs import input_texts
 from asterism.execution.processes import Commands
-from asterism.fleet.device.executor import RunAttempt
-from asterism.fleet.device.judged_attempt import JudgedAttempt
+from asterism.fleet.device.executor import JudgedAttempt, RunAttempt
 from asterism.fleet.device.run_inputs import fill
 from asterism.fleet.policy.device_policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell

@@ -27,8 +27,8 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.outcomes import attempts_of, waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Progress, Run
+from asterism.core.run.transitions import attempts_of, waiting_time, work_time
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet import sent_events, stored_limits
 from asterism.fleet.bulk_creation import (

@@ -30,7 +30,7 @@ from asterism.cli.cli_context import format_clock, print_json, run_interruptible
 from asterism.cli.editor_options import allow_imports, find_device_policy
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import JsonObject
-from asterism.core.run.outcomes import attempt_of
+from asterism.core.run.transitions import attempt_of
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.agent_work import AgentRunner

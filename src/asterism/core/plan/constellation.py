@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, Self, TypeVar, overload
@@ -27,7 +28,6 @@ from asterism.core.plan.task import (
     teardown_dependencies,
 )
 from asterism.core.plan.task_files import files_of_inputs, source_problem
-from asterism.core.plan.task_functions import with_parameters
 from asterism.core.plan.teardowns import pair_problems
 
 Value = TypeVar("Value")
@@ -485,3 +485,33 @@ def collapse(graph: Graph, again: Collection[str]) -> list[Edit]:
 
 def _belongs_to(element: Node, group: str) -> bool:
     return list(element.children) == [group]
+
+
+# -- functions as tasks ------------------------------------------------------------------------------------------------
+
+
+SUPPLIED = frozenset({"results", "logger", "folder", "tick"})
+"""The parameters that a function gets without a task or an input of that name."""
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def with_parameters(task: Task, after: After, others: Container[str], tasks: Container[str]) -> dict[str, Any]:
+    """``after`` of a task with the tasks that its function names as parameters. ``others`` are those on which it
+    depends in another way, and ``tasks`` the ids of all. Raises InvalidTask for a parameter that nothing fills."""
+    sources: dict[str, Any] = {
+        dependency.source: {"on": dependency.on, "when": dependency.when, "handled": dependency.handled}
+        for dependency in dependencies_of(task.id, after)
+    }
+    assert callable(task.call)
+    for name, parameter in inspect.signature(task.call).parameters.items():
+        if parameter.kind not in _NAMED or name in task.inputs or name in sources or name in others:
+            continue
+        if name in tasks:
+            sources[name] = "success"
+        elif parameter.default is parameter.empty and name not in SUPPLIED:
+            raise InvalidTask(
+                f"task {task.id!r}: the parameter {name!r} has no value: it is neither a task of the plan nor an "
+                "input; define that task first, or give the parameter a default"
+            )
+    return sources

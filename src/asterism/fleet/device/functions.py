@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject
-from asterism.core.run.outcomes import attempt_of
 from asterism.core.run.run import Progress, Run
+from asterism.core.run.transitions import attempt_of
 from asterism.core.schedule.tick_values import Tick, TickValues
 from asterism.execution import function_calls
 from asterism.execution.function_calls import LogSource, attempt_logger, record_traceback, retrieve_exception

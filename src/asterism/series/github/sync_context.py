@@ -15,8 +15,7 @@ from asterism.series.github.assignment import Assigner, SeriesAssignmentLock
 from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, SeriesMatcher
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import IssueObserver
-from asterism.series.github.place_labels import PlaceLabels
-from asterism.series.github.tracking_issue import TrackingIssues
+from asterism.series.github.tracking_issue import PlaceLabels, TrackingIssues
 from asterism.series.register import RegisterUnavailable
 from asterism.series.series_metrics import SeriesMetrics
 

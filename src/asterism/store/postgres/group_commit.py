@@ -43,8 +43,18 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.row_codec import COLUMNS, moving, session_row, to_text
-from asterism.store.run_groups import SHARED, VARYING, RunGroup, grouped, rows_in, rows_of
+from asterism.store.row_codec import (
+    COLUMNS,
+    SHARED,
+    VARYING,
+    RunGroup,
+    grouped,
+    moving,
+    rows_in,
+    rows_of,
+    session_row,
+    to_text,
+)
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
 

@@ -12,7 +12,7 @@ taken over. If that one lacks acknowledged commits: StoreCorrupt (``commit_histo
 *Time* is the server's; ``clock`` is an estimate of it (``connection``). *Waking* uses LISTEN and NOTIFY
 (``notifications``).
 
-Behind a connection pooler in transaction mode everything works more slowly (``pooled_connection``).
+Behind a connection pooler in transaction mode everything works more slowly (``connection``).
 """
 
 from __future__ import annotations

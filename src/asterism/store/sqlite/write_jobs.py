@@ -16,7 +16,7 @@ from typing import Any
 
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ABROAD, Session
-from asterism.store import row_codec, run_groups
+from asterism.store import row_codec
 from asterism.store.protocol import (
     FEED,
     PLANS,
@@ -66,20 +66,20 @@ _EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTE
 _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 _OFFERED = row_codec.MOVING.index("offered")
-_PRIORITY = run_groups.SHARED.index("priority")
+_PRIORITY = row_codec.SHARED.index("priority")
 _NO_FEED = "the feed"
 
 
 def _insertion(number: int) -> str:
     """The statement that inserts so many runs of a group: first the values that they share, then those of each."""
-    columns = (*run_groups.SHARED, "urgency", *run_groups.VARYING)
-    shared = len(columns) - len(run_groups.VARYING)
+    columns = (*row_codec.SHARED, "urgency", *row_codec.VARYING)
+    shared = len(columns) - len(row_codec.VARYING)
     together = [f"?{place + 1}" for place in range(shared)]
     rows = []
     for row in range(number):
-        first = shared + row * len(run_groups.VARYING)
+        first = shared + row * len(row_codec.VARYING)
         rows.append(
-            f"({', '.join([*together, *(f'?{first + place + 1}' for place in range(len(run_groups.VARYING)))])})"
+            f"({', '.join([*together, *(f'?{first + place + 1}' for place in range(len(row_codec.VARYING)))])})"
         )
     return f"INSERT INTO runs ({', '.join(columns)}) VALUES {', '.join(rows)}"
 
@@ -87,7 +87,7 @@ def _insertion(number: int) -> str:
 _INSERT_TOGETHER, _INSERT_ONE_OF_GROUP = _insertion(ROWS_TOGETHER), _insertion(1)
 _KEYS = {
     _INSERT_RUN: (row_codec.COLUMNS.index("id"), row_codec.COLUMNS.index("key")),
-    _INSERT_ONE_OF_GROUP: (len(run_groups.SHARED) + 1, len(run_groups.SHARED) + 2),
+    _INSERT_ONE_OF_GROUP: (len(row_codec.SHARED) + 1, len(row_codec.SHARED) + 2),
 }
 """Where the values of a statement that inserts one run have its id and key."""
 
@@ -144,10 +144,10 @@ class CommitJob(Job):
     def __init__(self, writes: Sequence[Write], clock: Callable[[], float]) -> None:
         self.result = self.error = None
         self.writes = writes
-        self.groups: list[run_groups.RunGroup] = []
+        self.groups: list[row_codec.RunGroup] = []
         if len(writes) >= FEWEST_TOGETHER:
             new = [write.run for write in writes if type(write) is PutRun and write.expected is None]
-            self.groups = run_groups.grouped(new)
+            self.groups = row_codec.grouped(new)
             writes = [write for write in writes if type(write) is not PutRun or write.expected is not None]
         self.statements: list[Statement] = [
             run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
@@ -361,7 +361,7 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
 
 
 def execute_all(
-    cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool, groups: Sequence[run_groups.RunGroup] = ()
+    cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool, groups: Sequence[row_codec.RunGroup] = ()
 ) -> None:
     """Insert groups of new runs and execute all statements, or do nothing; if they are ``alone`` in their transaction,
     the caller rolls back. Raises Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any
@@ -398,7 +398,7 @@ def _execute(cursor: sqlite3.Cursor, statement: Statement) -> None:
     raise Conflict(what)
 
 
-def _insert_group(cursor: sqlite3.Cursor, group: run_groups.RunGroup) -> None:
+def _insert_group(cursor: sqlite3.Cursor, group: row_codec.RunGroup) -> None:
     """Insert new runs, ROWS_TOGETHER with each statement, and the rest one by one. A statement that fails does not say
     which run was the reason, so all are inserted one by one, up to that run."""
     shared = (*group.shared, -group.shared[_PRIORITY])

@@ -30,8 +30,8 @@ from asterism.core.plan.journal import UnreadableJournal, lock_to_json
 from asterism.core.plan.status import COMPLETED, FAILED, TERMINAL
 from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import teardowns_of
-from asterism.core.run.outcomes import was_executed
 from asterism.core.run.run import Run
+from asterism.core.run.transitions import was_executed
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load, read_head
