@@ -80,7 +80,6 @@ def test_content_is_named_by_its_hash_and_read_from_anywhere(store: ContentStore
     assert sorted(store.names()) == sorted([name, empty.name])
     assert read(store, "0" * 64) is None
     assert read(store, "../../etc/passwd") is None
-    assert not store.touch("0" * 64)
     store.remove("0" * 64, 10_000.0)
 
 
@@ -95,16 +94,10 @@ def test_what_breaks_off_leaves_nothing(store: ContentStore) -> None:
     assert read(store, hashlib.sha256(b"half").hexdigest()) is None
 
 
-@pytest.mark.parametrize("again", ["put", "touch"])
-def test_collection_takes_what_is_old_and_not_what_was_put_a_moment_ago(
-    store: ContentStore, clock: Clock, again: str
-) -> None:
+def test_collection_takes_what_is_old_and_not_what_was_put_a_moment_ago(store: ContentStore, clock: Clock) -> None:
     used, unused = store.put([b"used"]).name, store.put([b"unused"]).name
     clock.now = 2000.0
-    if again == "put":
-        store.put([b"used"])
-    else:
-        assert store.touch(used)
+    store.put([b"used"])
     assert list(store.names(kept_before=1500.0)) == [unused]
     for name in (used, unused):
         store.remove(name, 1500.0)
@@ -152,7 +145,7 @@ def test_a_large_upload_that_breaks_off_leaves_nothing(bucket: ContentBucket) ->
 def test_stores_that_share_a_bucket_do_not_see_each_other(bucket: ContentBucket, clock: Clock) -> None:
     other = ContentBucket(bucket._bucket, "books", clock)
     name = other.put([b"page"]).name
-    assert (list(bucket.names()), bucket.touch(name), read(bucket, name)) == ([], False, None)
+    assert (list(bucket.names()), read(bucket, name)) == ([], None)
     assert other.location == f"s3://{bucket._bucket}/books"
 
 
@@ -167,18 +160,6 @@ async def test_a_fleet_has_a_part_of_the_bucket_that_its_setting_names(
     name = places[0].put([b"content"]).name
     assert places[0].location.startswith(f"s3://{bucket._bucket}/our files/")
     assert (list(places[0].names()), list(places[1].names())) == ([name], [])
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_content_too_large_to_copy_is_read_and_put_again(
-    bucket: ContentBucket, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(content_bucket, "LARGEST_COPY", 3)
-    name = bucket.put([b"four"]).name
-    clock.now = 2000.0
-    assert bucket.touch(name)
-    bucket.remove(name, 1500.0)
-    assert read(bucket, name) == b"four"
 
 
 def test_of_several_puts_the_last_whole_one_stays(bucket: ContentBucket, clock: Clock) -> None:
@@ -230,13 +211,13 @@ def test_kill_9_during_a_put_leaves_no_content(bucket: ContentBucket, at: str, l
         process.send_signal(signal.SIGKILL)
     name = hashlib.sha256(b"x" * 6 * 1024 * 1024).hexdigest()
     assert len(objects(bucket)) == left, "a name without content is possible"
-    assert (read(bucket, name), bucket.touch(name)) == (None, False)
+    assert read(bucket, name) is None
     bucket.remove(name, 2000.0)
     assert objects(bucket)[left and 1 :] == [] or not bucket._puts_of(name)
 
 
 def overtaken(bucket: ContentBucket, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], Any]) -> bytes | None:
-    """What is left of content when somebody puts or touches it just while it is collected."""
+    """What is left of content when somebody puts it just while it is collected."""
     name = bucket.put([b"content"]).name
     remove = bucket._remove
 
@@ -255,25 +236,9 @@ def test_a_put_during_the_collection_stays(bucket: ContentBucket, monkeypatch: p
     assert overtaken(bucket, monkeypatch, lambda _: bucket.put([b"content"])) == b"content"
 
 
-def test_a_touch_during_the_collection_stays(bucket: ContentBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert overtaken(bucket, monkeypatch, bucket.touch) == b"content"
-
-
 def test_ablation_puts_that_share_an_object_lose_it(bucket: ContentBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_bucket.secrets, "token_hex", lambda _: "shared")
     assert overtaken(bucket, monkeypatch, lambda _: bucket.put([b"content"])) is None
-
-
-def test_what_is_removed_during_a_touch_was_not_there(bucket: ContentBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = bucket.put([b"content"]).name
-    copy = bucket._copy
-
-    def late_copy(put: Any) -> None:
-        bucket.remove(name, 1500.0)
-        copy(put)
-
-    monkeypatch.setattr(bucket, "_copy", late_copy)
-    assert not bucket.touch(name)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -285,7 +250,6 @@ def answers(bucket: ContentBucket) -> set[str]:
         lambda: bucket.put([b"x"]),
         lambda: bucket.put(bytes(1024 * 1024) for _ in range(20)),
         lambda: bucket.open("0" * 64),
-        lambda: bucket.touch("0" * 64),
         lambda: list(bucket.names()),
         lambda: bucket.remove("0" * 64, 1.0),
         lambda: bucket.sweep(1.0),

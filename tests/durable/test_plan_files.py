@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from asterism.fleet import kept_files, retention
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.owner_steps import Complete
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import FILE_USES, Notice, PutRun, Query
+from asterism.orchestrator.result import StoreRecords
+from asterism.store.protocol import FILE_USES, PLANS, Notice, PutRun, Query
 from asterism.store.sqlite import SqliteStore
 from tests.cli.command_scenes import Scene
 
@@ -141,6 +143,116 @@ async def test_retention_keeps_what_is_referred_to_and_removes_the_rest_an_hour_
         assert await retention.remove_plan(fleet.store, "film", Notice(kept.now, "removed", "film", None, None)) == 1
         await fleet.collect_files()
         assert await kept.names(fleet) == set()
+
+
+# -- what is reused ----------------------------------------------------------------------------------------------------
+
+
+def reused_film(
+    name: str, frame: str = "one", *, source: str = "film.yaml", shared: str | None = None
+) -> Constellation:
+    """Plans of one file: ``pack`` takes the frames, and not the log, which is new every time."""
+    plan = Constellation(name)
+    plan.source = source
+    made = {"frames": "frame", "log": "log"}
+    plan.add(Task("render", shell=f"echo {frame} > frame; echo {name} > log", outputs=made, device=None))
+    reuse = {} if shared is None else {"shared": shared}
+    frames = {"frames": {"files_from": "render.frames"}}
+    plan.add(
+        Task("pack", shell="cat frame frame > film", inputs=frames, outputs={"film": "film"}, skip_if_unchanged=reuse)
+    )
+    plan.add(Task("size", shell="wc -l < film", inputs={"film": {"files_from": "pack.film"}}, skip_if_unchanged=reuse))
+    return plan
+
+
+async def reused(fleet: Fleet, plan: Constellation) -> tuple[set[str], bytes]:
+    """The tasks of a plan that were not executed, and the file that it has in the end."""
+    result = await DurableOrchestrator(fleet, local=1).run(plan)
+    assert (result.state, result["size"].value) == ("completed", "2"), [(task.id, task.error) for task in result]
+    [film] = result["pack"].files["film"]
+    skipped = {task.id for task in result if any(entry.what == "unchanged" for entry in result.plan.story(task.id))}
+    return skipped, film.read()
+
+
+async def test_a_task_whose_files_are_unchanged_is_not_executed(kept: Kept) -> None:
+    both = {"pack", "size"}
+    async with await kept.open() as fleet:
+        assert await reused(fleet, reused_film("one")) == (set(), b"one\none\n")
+        assert await reused(fleet, reused_film("two")) == (both, b"one\none\n")
+        assert await reused(fleet, reused_film("three", "other")) == (set(), b"other\nother\n")
+        assert await reused(fleet, reused_film("four")) == (both, b"one\none\n"), "there is a record of each input"
+        assert await reused(fleet, reused_film("five", source="another")) == (set(), b"one\none\n")
+        assert await reused(fleet, reused_film("six", shared="films")) == (set(), b"one\none\n")
+        assert await reused(fleet, reused_film("seven", source="another", shared="films")) == (both, b"one\none\n")
+
+
+async def remove_but(fleet: Fleet, kept: Kept, *names: str) -> None:
+    """Remove the other plans and the records, and collect, long after all of them have ended."""
+    kept.now += 10 * kept_files.CONTENT_AGE
+    for head in await fleet.store.registers(PLANS):
+        if (name := head.key.removeprefix(PLANS)) not in names:
+            await retention.remove_plan(fleet.store, name, Notice(kept.now, "removed", name, None, None))
+    await retention._remove_result_records(fleet.store, kept.now)
+    await fleet.collect_files()
+
+
+async def test_what_was_reused_belongs_to_the_plan(kept: Kept) -> None:
+    async with await kept.open() as fleet:
+        await reused(fleet, reused_film("one"))
+        await reused(fleet, reused_film("two"))
+        await remove_but(fleet, kept, "two")
+        assert await fleet.store.registers("unchanged/") == []
+        result = await DurableOrchestrator(fleet, local=1).run_stored("two")
+        assert result["pack"].files["film"][0].read() == b"one\none\n"
+
+
+def removed_while_used(kept: Kept, monkeypatch: pytest.MonkeyPatch, fleet: Fleet) -> None:
+    """Between the look at the files of a record and its use, retention removes both, as after a long standstill."""
+    has_all, loop, times = artifacts.Artifacts.has_all, asyncio.get_running_loop(), [1]
+
+    def overtaken(self: artifacts.Artifacts, manifest: str) -> bool:
+        there = has_all(self, manifest)
+        if times and times.pop():
+            asyncio.run_coroutine_threadsafe(remove_but(fleet, kept), loop).result()
+        return there
+
+    monkeypatch.setattr(artifacts.Artifacts, "has_all", overtaken)
+
+
+async def test_a_record_that_is_removed_while_it_is_used_does_not_count(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await kept.open() as fleet:
+        await reused(fleet, reused_film("one"))
+        removed_while_used(kept, monkeypatch, fleet)
+        assert await reused(fleet, reused_film("two")) == (set(), b"one\none\n")
+
+
+async def test_ablation_a_record_that_is_written_again_names_files_that_are_gone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def renew(self: StoreRecords, key: str) -> bool:
+        await self.put(key, {"at": 0.0})
+        return True
+
+    monkeypatch.setattr(StoreRecords, "renew", renew)
+    async with await kept.open() as fleet:
+        await reused(fleet, reused_film("one"))
+        removed_while_used(kept, monkeypatch, fleet)
+        result = await DurableOrchestrator(fleet, local=1).run(reused_film("two"))
+        assert "it was removed there" in str(result["size"].error)
+
+
+async def test_files_that_are_gone_are_made_again(kept: Kept) -> None:
+    async with await kept.open() as fleet:
+        await reused(fleet, reused_film("one"))
+        place = await fleet.artifacts()
+        assert isinstance(place, ContentFolder)
+        place.path(hashlib.sha256(b"one\none\n").hexdigest()).unlink()
+        assert await reused(fleet, reused_film("two")) == ({"size"}, b"one\none\n")
+
+
+# -- what runs keep ----------------------------------------------------------------------------------------------------
 
 
 async def run_under_way(kept: Kept, fleet: Fleet) -> str:

@@ -216,6 +216,9 @@ async def test_retention_removes_records_that_were_not_used_for_long(workshop: W
     workshop.clock = 2000.0
     await workshop.records.put("new", {"result": 2})
     await retention.prune(workshop.store, 1500.0, 10)
+    assert await workshop.records.get("old") is not None, "a task may be about to end with its files"
+    workshop.clock += retention.BLOB_AGE
+    await retention.prune(workshop.store, 1500.0, 10)
     assert (await workshop.records.get("old"), (await workshop.records.get("new"))["result"]) == (None, 2)
 
 

@@ -6,8 +6,8 @@ put writes the content under an id of its own, and an empty object that names it
     names/ab/abcdef…/1763495000.123456-5f3e…    when it was put, and the id
     content/5f3e…                               the content
 
-Collection removes single puts that are old, never a name: what somebody puts or touches at that moment is another pair
-of objects. ``touch`` therefore copies, inside the bucket. The name is written just before the content appears, which a
+Collection removes single puts that are old, never a name: what somebody puts at that moment is another pair of objects.
+The name is written just before the content appears, which a
 multipart upload does at once and whole; a name without its content counts as nothing, and content without a name never
 exists. Of several puts of one name, ``sweep`` leaves the last.
 
@@ -39,9 +39,6 @@ PART = 16 * 1024 * 1024
 
 PARTS_AT_ONCE = 4
 """How many parts of one upload are in memory and under way at once."""
-
-LARGEST_COPY = 5 * 1024**3
-"""What a bucket copies by itself at most, in bytes; more is read and put again."""
 
 REQUEST_TIME, RETRIES, RETRY_TIME = "120s", 5, timedelta(seconds=30)
 """How long one request may take, how often one that fails is tried again, and for how long."""
@@ -106,23 +103,6 @@ class ContentBucket:
                 put = _Put(hashed.hexdigest(), self._clock(), key)
                 self._library.put(self._objects, put.name_key, b"")
         return Content(put.name, size)
-
-    def touch(self, name: str) -> bool:
-        with self._clear_errors():
-            for put in self._puts_of(name):
-                with contextlib.suppress(FileNotFoundError):  # it is being collected
-                    self._copy(put)
-                    return True
-        return False
-
-    def _copy(self, put: _Put) -> None:
-        if self._library.head(self._objects, put.content_key)["size"] > LARGEST_COPY:
-            with self._file(put, 0) as file:
-                self.put(iter(lambda: file.read(PART), b""))
-            return
-        copy = _Put(put.name, self._clock(), secrets.token_hex(16))
-        self._library.put(self._objects, copy.name_key, b"")
-        self._library.copy(self._objects, put.content_key, copy.content_key)
 
     # -- to read -----------------------------------------------------------------------------------------------------
 

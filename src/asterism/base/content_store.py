@@ -57,11 +57,6 @@ class ContentStore(ContentAccess, Protocol):
         """Whether nothing was put here yet, so that there is nothing to collect. Answers at once: False where that
         would take a request. Raises nothing."""
 
-    def touch(self, name: str) -> bool:
-        """Treat content as put now, so that no collection removes it for a while.
-
-        Returns whether it is there. Raises OSError."""
-
     def names(self, kept_before: float = float("inf")) -> Iterator[str]:
         """Yield the names of all content; with ``kept_before``, only of what was last put before then. Raises
         OSError."""

@@ -82,6 +82,11 @@ class Artifacts:
         self._content = content
         self._last: tuple[str, Manifest] | None = None  # the manifest that was read last: its files come one by one
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the files are gone when this process ends."""
+        return self._content is None
+
     @cached_property
     def content(self) -> ContentAccess:
         if self._content is not None:
@@ -114,6 +119,20 @@ class Artifacts:
     def _keep(self, root: Path, path: str, check: Callable[[], None]) -> FileEntry:
         content = self.content.put(_FileChunks(root / path, check))
         return FileEntry(path, content.size, content.name, stat.S_IMODE((root / path).stat().st_mode) & 0o777)
+
+    def has_all(self, manifest: str) -> bool:
+        """Whether a manifest and all its files are there. Raises OSError."""
+        try:
+            names = self.names(manifest)
+        except ArtifactProblem:
+            return False
+        return all(map(self._has, {manifest, *names}))
+
+    def _has(self, name: str) -> bool:
+        file = self.content.open(name)
+        if file is not None:
+            file.close()
+        return file is not None
 
     # -- to read -----------------------------------------------------------------------------------------------------
 

@@ -142,7 +142,9 @@ async def _remove_peer_records(store: Store) -> None:
 
 
 async def _remove_result_records(store: Store, used_before: float) -> None:
-    """Remove the records of unchanged tasks that no plan has used since then. Their tasks are executed again."""
+    """Remove the records of unchanged tasks that no plan has used since then. Their tasks are executed again. One that
+    was used a moment ago stays: a task may be about to end with the files that it names."""
+    used_before = min(used_before, store.clock() - BLOB_AGE)
     old = [record for record in await store.registers(UNCHANGED) if record.value.get("at", 0.0) < used_before]
     for first in range(0, len(old), PAGE):
         await _remove(store, old[first : first + PAGE])

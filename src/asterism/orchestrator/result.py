@@ -219,5 +219,15 @@ class StoreRecords:
     async def put(self, key: str, record: Mapping[str, Any]) -> None:
         """If another process writes the same record just now, one of them is kept."""
         known = await self._store.register(PREFIX + key)
+        await self._write(key, record, None if known is None else known.revision)
+
+    async def renew(self, key: str) -> bool:
+        """The record has been there all the time: no collection has removed the files that it names."""
+        while (known := await self._store.register(PREFIX + key)) is not None:
+            if await self._write(key, known.value, known.revision):
+                return True
+        return False
+
+    async def _write(self, key: str, record: Mapping[str, Any], revision: int | None) -> bool:
         value = {**record, "at": self._store.clock()}
-        await try_commit(self._store, [PutRegister(PREFIX + key, value, None if known is None else known.revision)])
+        return await try_commit(self._store, [PutRegister(PREFIX + key, value, revision)])

@@ -12,6 +12,10 @@ A recorded result counts as if the task had been assigned to the device that mad
 * an editor that wrote or changed the work of one of the tasks wrote or changed that of the other, under the same
   scopes.
 
+A task with a working folder (core/plan/task_files.py) names no files here. Its input files are those of the outputs
+that it takes, with their paths and modes; the record has the manifest of its outputs, and keeps them from collection.
+When it is used, it must have been there all the time, and all its files must be there.
+
 The files are those of the process that runs the plan. The inputs are hashed before the execution: a file that changes
 meanwhile counts as changed. A record that cannot be read or written costs an execution, never the task. Values of
 secrets are not part of the record, nor is the code of functions.
@@ -39,10 +43,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import AsterismError, NotJson
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.task import Task
+from asterism.core.plan.task_files import handles_files
 from asterism.execution.function_calls import call_in_thread
-from asterism.orchestrator.devices import Work
+from asterism.execution.working_folder import InputFiles
+from asterism.orchestrator.devices import Work, input_files
 
 if TYPE_CHECKING:
     from asterism.orchestrator.execution import Execution
@@ -193,6 +199,9 @@ class ResultRecords(Protocol):
     async def put(self, key: str, record: Mapping[str, Any]) -> None:
         """Replace the record under a key."""
 
+    async def renew(self, key: str) -> bool:
+        """Note that the record under a key is used now. Returns whether it is still there."""
+
 
 async def execute_unless_unchanged(execution: Execution, work: Active) -> Any:
     """The recorded result of a task if nothing has changed, with a note in the story; else that of its execution."""
@@ -201,28 +210,32 @@ async def execute_unless_unchanged(execution: Execution, work: Active) -> Any:
     if records is None or work.resumed:  # its execution may be under way, and its files about to change
         return await execute(work)
     try:
-        files = _Files(work.task, _scope_of_records(execution, work.task))
+        scope = _scope_of_records(execution, work.task)
+        files = _MadeFiles(work, scope) if handles_files(work.task) else _NamedFiles(work.task, scope)
         executed = _digest(_executed(work))
         inputs = await files.inputs()
-        record = await records.get(files.key)
+        key = files.key(executed, inputs)
+        record = await records.get(key)
         same = record is not None and (record.get("executed"), record.get("inputs")) == (executed, inputs)
         able = record is not None and same and await roster.could_run(record["maker"], plan_id, work.task)
-        if record is not None and able and record.get("outputs") == await files.outputs():
-            await records.put(files.key, record)  # so that retention knows of its use
-            why = f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"
+        why = None if record is None or not able else await files.unchanged(inputs, record)
+        if record is not None and why is not None and await records.renew(key):
+            work.files = record.get("manifest")
             execution.plan.note(execution.plan.clock(), "unchanged", work.task.id, why)
             execution.events.task_changed("task_unchanged", work.node)
             return record.get("result")
-    except (AsterismError, UnsuitableFiles) as error:
+    except (AsterismError, UnsuitableFiles, OSError) as error:
         log.warning("task %s is executed without a comparison of its files: %s", work.task.id, error)
         return await execute(work)
     result = await execute(work)
     try:
         node = work.node
         maker = await roster.maker(plan_id, node.device or "", node.begun_at if node.span is None else node.span[0])
-        record = {"executed": executed, "inputs": inputs, "maker": maker}
-        await _keep(records, files.key, {**record, "outputs": await files.outputs(), "result": result})
-    except (AsterismError, UnsuitableFiles) as error:
+        record = {"executed": executed, "inputs": inputs, "maker": maker, **await files.made(), "result": result}
+        if len(json.dumps(plain_json(record))) > LONGEST_RECORD:
+            raise NotJson(f"the record is longer than {LONGEST_RECORD:,} characters")
+        await records.put(key, plain_json(record))
+    except (AsterismError, UnsuitableFiles, OSError) as error:
         log.warning("task %s will be executed again: its result is not recorded: %s", work.task.id, error)
     return result
 
@@ -237,19 +250,67 @@ def _scope_of_records(execution: Execution, task: Task) -> Any:
     return [plans, editor, [scope.to_json() for scope in execution.waiting.scopes if scope.is_for(editor)]]
 
 
-class _Files:
-    """The files of a task."""
+class _MadeFiles:
+    """The files of a task with a working folder."""
+
+    def __init__(self, work: Active, scope: Any) -> None:
+        self._work, self._scope = work, scope
+        if work.artifacts is None or work.artifacts.is_temporary:
+            raise AsterismError("its files are kept as long as this process only; run the plan in a store")
+        self._artifacts = work.artifacts
+
+    async def inputs(self) -> dict[str, str]:
+        """The hashes of the lists of its input files."""
+        taken = input_files(self._work)
+        return await asyncio.to_thread(lambda: {name: self._digest(files) for name, files in taken.items()})
+
+    def _digest(self, files: InputFiles) -> str:
+        return _digest(self._artifacts.manifest(files.manifest).get(files.output, ()))
+
+    def key(self, executed: str, inputs: Mapping[str, str]) -> str:
+        """Whatever was made stays, so there is a record of each work on each input."""
+        return _digest([executed, inputs, dict(self._work.task.outputs), self._scope])
+
+    async def unchanged(self, inputs: Mapping[str, str], record: Mapping[str, Any]) -> str | None:
+        """Says what is unchanged, if all files of a record are there."""
+        manifest = record.get("manifest")
+        if (manifest is None) != (not self._work.task.outputs):
+            return None
+        if manifest is not None and not await asyncio.to_thread(self._artifacts.has_all, manifest):
+            return None
+        return f"the files of {len(inputs)} inputs are as before its last execution"
+
+    async def made(self) -> JsonObject:
+        return {"manifest": self._work.files}
+
+
+class _NamedFiles:
+    """The files that a task names in ``skip_if_unchanged``, in its directory."""
 
     def __init__(self, task: Task, scope: Any) -> None:
-        self._spec = task.skip_if_unchanged or {}
+        self._spec, self._scope = task.skip_if_unchanged or {}, scope
         self._folder = os.path.abspath(task.cwd or ".")
-        self.key = _digest([self._folder, list(self._spec["outputs"]), scope])
 
     async def inputs(self) -> dict[str, str | None]:
         return await self._hashes(self._spec.get("inputs", ()))
 
-    async def outputs(self) -> dict[str, str | None]:
-        return await self._hashes(self._spec["outputs"])
+    def key(self, executed: str, inputs: Mapping[str, str | None]) -> str:
+        """There is one record for the same outputs: the last task that wrote them counts."""
+        return _digest([self._folder, list(self._spec["outputs"]), self._scope])
+
+    async def unchanged(self, inputs: Mapping[str, str | None], record: Mapping[str, Any]) -> str | None:
+        """Says what is unchanged, if the outputs are as the record says."""
+        if record.get("outputs") != await self._hashes(self._spec["outputs"]):
+            return None
+        return f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"
+
+    async def made(self) -> JsonObject:
+        """Raises NotJson if the task did not write its outputs."""
+        outputs = await self._hashes(self._spec["outputs"])
+        missing = [path for path, digest in outputs.items() if digest is None]
+        if missing or not outputs:
+            raise NotJson(f"it did not write {missing[0]!r}" if missing else "no file matches its outputs")
+        return {"outputs": outputs}
 
     async def _hashes(self, patterns: Sequence[str]) -> dict[str, str | None]:
         """The hashes. When this is cancelled, the thread that reads the files stops."""
@@ -264,16 +325,6 @@ class _Files:
             reading.exception()  # retrieved, so that asyncio does not log it
             raise
         return hashes
-
-
-async def _keep(records: ResultRecords, key: str, record: Mapping[str, Any]) -> None:
-    """Write a record, unless the task did not write its outputs."""
-    missing = [path for path, digest in record["outputs"].items() if digest is None]
-    if missing or not record["outputs"]:
-        raise NotJson(f"it did not write {missing[0]!r}" if missing else "no file matches its outputs")
-    if len(json.dumps(plain_json(record))) > LONGEST_RECORD:
-        raise NotJson(f"the record is longer than {LONGEST_RECORD:,} characters")
-    await records.put(key, plain_json(record))
 
 
 def _executed(work: Work) -> Any:

@@ -130,6 +130,10 @@ class TaskChecks:
         """The outputs, and the tasks whose files are taken: this one comes after them."""
         for key, text in task_files.field_problems(self.task):
             yield (key,), text, False
+        unchanged = self.task.skip_if_unchanged
+        problem = None if unchanged is None else task_files.unchanged_problem(self.task, unchanged.given())
+        if problem is not None:
+            yield ("skip_if_unchanged",), problem, False
         for name, value in (self.task.inputs or {}).items():
             reference = task_files.read_reference(value) if task_files.is_files_reference(value) else None
             if reference is None:
@@ -408,7 +412,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
     if task.wait_for is not None:
         yield from _texts_in(("wait_for",), wait_fields(task.wait_for))
     if task.skip_if_unchanged is not None:
-        yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.model_dump(exclude_none=True))
+        yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.given())
     if isinstance(task.agent, str):
         yield ("agent",), task.agent
     elif task.agent is not None:

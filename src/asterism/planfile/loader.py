@@ -434,7 +434,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     if task.argv is not None:
         values["argv"] = tuple(task.argv)
     if task.skip_if_unchanged is not None:
-        values["skip_if_unchanged"] = task.skip_if_unchanged.model_dump(exclude_none=True)
+        values["skip_if_unchanged"] = task.skip_if_unchanged.given()
     if task.wait_for is not None:
         values["wait_for"] = wait_fields(task.wait_for)
     needs, effects = frozenset(task.wanted.needs or ()), frozenset(task.effects or ())

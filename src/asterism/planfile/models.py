@@ -177,11 +177,16 @@ class AgentWork(Shape):
 class Unchanged(Shape):
     """The files of a task, which is skipped if their content has not changed since its last execution."""
 
-    inputs: Annotated[list[Name], Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = []
-    outputs: Annotated[list[Name], Field(min_length=1, description="files that it writes")]
+    inputs: Annotated[list[Name] | None, Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = None
+    outputs: Annotated[
+        list[Name] | None, Field(min_length=1, description="files that it writes; none if it has a working folder")
+    ] = None
     shared: Annotated[Name | None, Field(description="plans that give the same name may use each other's records")] = (
         None
     )
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
 
 
 class Over(Shape):

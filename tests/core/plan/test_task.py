@@ -85,6 +85,7 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"join": "some"}, "join is one of all, any, not 'some'"),
         ({"foreach": {"of": "abc"}}, "foreach has 'of', a list of ids, or 'from' and 'template'"),
         ({"foreach": {"from": 5}}, "foreach has 'of', a list of ids, or 'from' and 'template'"),
+        ({"skip_if_unchanged": {}}, "skip_if_unchanged has 'outputs', a list of files"),
         ({"skip_if_unchanged": {"outputs": []}}, "skip_if_unchanged has 'outputs', a list of files"),
         ({"skip_if_unchanged": {"outputs": "a.txt"}}, "skip_if_unchanged has 'outputs', a list of files"),
         ({"needs": 5}, "needs is a list of strings, not 5"),

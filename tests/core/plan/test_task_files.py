@@ -77,7 +77,12 @@ def test_only_tasks_with_files_have_a_folder() -> None:
         ({"outputs": {}, "inputs": {"a": {"files_from": "render"}}}, "such as 'render.frames'"),
         ({"outputs": {}, "inputs": {"a": {"files_from": 7}}}, "such as 'render.frames'"),
         ({"cwd": "/tmp"}, "cwd cannot be combined with outputs"),
-        ({"skip_if_unchanged": {"outputs": ["a"]}}, "skip_if_unchanged cannot be combined with outputs"),
+        (
+            {"skip_if_unchanged": {"outputs": ["a"]}},
+            "skip_if_unchanged of a task with outputs or files_from is {} or has",
+        ),
+        ({"skip_if_unchanged": {"shared": ""}}, "skip_if_unchanged has 'outputs', a list of files"),
+        ({"skip_if_unchanged": {}, "inputs": 5}, "inputs is a mapping"),
         ({"outputs": {}, "inputs": FRAMES, "cwd": "/tmp"}, "cwd cannot be combined with files_from"),
         ({"shell": None, "http": {"url": "http://a"}}, "outputs needs one of argv, shell, call"),
         ({"shell": None, "agent": "Render it"}, "outputs needs one of argv, shell, call"),

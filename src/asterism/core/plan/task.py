@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType, ModuleType
@@ -93,7 +93,8 @@ class Task(Generic[Value_co]):
     these tasks, in this order; ``{"from": task, "template": {…}}`` first becomes tasks, one for each element of the
     result of that task (``base/foreach_expansion``).
 
-    ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``. If their content and the work are as
+    ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``; it is ``{}`` for a task with
+    ``outputs`` or ``files_from``, whose files are known. If their content and the work are as
     after the last execution, an orchestrator that keeps records completes the task with its recorded result. With
     ``shared``, a name, plans that give the same name use each other's records.
 
@@ -348,9 +349,10 @@ def _problems(task: Task) -> list[FieldProblem]:
         problems.append(FieldProblem("http", "http needs a url"))
     if isinstance(task.foreach, Mapping) and not _is_group(task.foreach):
         problems.append(FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'"))
-    if isinstance(task.skip_if_unchanged, Mapping) and not _names_files(task.skip_if_unchanged):
-        words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs', and 'shared', a name"
-        problems.append(FieldProblem("skip_if_unchanged", words))
+    if isinstance(task.skip_if_unchanged, Mapping):
+        problems += [
+            FieldProblem("skip_if_unchanged", text) for text in _unchanged_problems(task, task.skip_if_unchanged)
+        ]
     if isinstance(task.agent, Mapping):
         problems += _agent_problems(task.agent, task.inputs)
     if task.uses and isinstance(task.uses, Mapping):
@@ -385,12 +387,16 @@ def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]
     return problems
 
 
-def _names_files(spec: Mapping[str, Any]) -> bool:
-    lists = [spec.get("outputs"), spec.get("inputs", [])]
+def _unchanged_problems(task: Task, spec: Mapping[str, Any]) -> Iterator[str]:
+    lists = [spec.get("outputs", ["-"]), spec.get("inputs", [])]
     texts = all(isinstance(paths, list | tuple) and all(isinstance(path, str) for path in paths) for paths in lists)
     shared = spec.get("shared", "-")
     named = isinstance(shared, str) and bool(shared)
-    return texts and named and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs", "shared"}
+    problem = task_files.unchanged_problem(task, spec) if isinstance(task.inputs, Mapping) else None
+    if problem is not None:
+        yield problem
+    elif not (texts and named and lists[0] and set(spec) <= {"inputs", "outputs", "shared"}):
+        yield task_files.NAMED_FILES
 
 
 def _is_group(foreach: Mapping[str, Any]) -> bool:

@@ -88,11 +88,22 @@ def field_problems(task: Any) -> Iterator[tuple[str, str]]:
     what = "outputs" if outputs else FILES_FROM
     if not outputs and not references:
         return
-    for other in ("cwd", "skip_if_unchanged"):
-        if getattr(task, other) is not None:
-            yield other, f"{other} cannot be combined with {what}: such a task has a working folder of its own"
+    if task.cwd is not None:
+        yield "cwd", f"cwd cannot be combined with {what}: such a task has a working folder of its own"
     if task.http is not None or task.agent is not None:
         yield key, f"{what} needs one of {', '.join(FILE_ACTIONS)}"
+
+
+NAMED_FILES = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs', and 'shared', a name"
+
+
+def unchanged_problem(task: Any, fields: Collection[str]) -> str | None:
+    """Why ``skip_if_unchanged`` cannot have these fields for a task, or one in a plan file; None if it can."""
+    if not handles_files(task):
+        return None if "outputs" in fields else NAMED_FILES
+    if set(fields) <= {"shared"}:
+        return None
+    return "skip_if_unchanged of a task with outputs or files_from is {} or has 'shared', a name: its files are known"
 
 
 def source_problem(name: str, reference: FilesFrom, outputs: Collection[str] | None) -> str | None:
