@@ -278,6 +278,13 @@ SCHEDULES = (
         *("schedule add etl --every 1h --plan {plan} --set day=friday", "creates plan etl, every 1h"),
         *(schedules, lambda scene, names: plan_of_schedule(scene), (["a", "b"], {"day": "friday"})),
     ),
+    Row(
+        "schedule add orders --on-event 'payment/*' --parallel 2 --plan {plan}",
+        "creates plan etl, on event payment/*.",
+        schedules,
+        schedule("orders", "on_event", "parallel", "overlap"),
+        ["payment/*", 2, "queue"],
+    ),
     Row("schedule add nightly --every 1h --workflow work", "there is a schedule 'nightly' already", schedules, code=64),
     Row(
         "schedule add odd --cron '0 0 30 2 *' --workflow work",

@@ -1069,9 +1069,11 @@ class Schedule(Document):
     plan: str | None
     cron: str | None
     every: int | None
+    on_event: str | None
     timezone: str
     catch_up: str
     overlap: str
+    parallel: int
     jitter: float
     start: int
     created_by: str
@@ -1079,6 +1081,7 @@ class Schedule(Document):
     after: float
     next: int | None
     due: float | None
+    seen: int
     open: list[str]
     replaced: list[str]
     made: int

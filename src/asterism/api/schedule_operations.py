@@ -45,7 +45,10 @@ class AddSchedule(Request):
     every: Annotated[int | None, Doc("An interval in seconds, instead of `cron`.")] = None
     timezone: Annotated[str, Limit(max_length=100)] = "UTC"
     catch_up: CatchUp = "last"
-    overlap: Overlap = "skip"
+    overlap: Annotated[
+        Overlap | None,
+        Doc("What happens to a tick or event while earlier work is open; default: `skip`, for events `queue`."),
+    ] = None
     jitter: float = 0.0
     after_previous: Annotated[
         Literal["success"] | None, Doc("What the plan of a tick waits for: the success of that of the tick before.")
@@ -53,6 +56,10 @@ class AddSchedule(Request):
     late_after: Annotated[
         float | None, Doc("A notice says if the plan of a tick has not ended so many seconds after the tick.")
     ] = None
+    on_event: Annotated[
+        str | None, Limit(max_length=200), Doc("The name of the events that create a plan each, instead of times.")
+    ] = None
+    parallel: Annotated[int, Limit(ge=1, le=100), Doc("How much work may be open before `overlap` counts.")] = 1
     replace: Annotated[bool, Doc("Change a schedule that exists.")] = False
     reason: Reason = ""
 

@@ -1,6 +1,7 @@
 """The plan runner: runs the plans that schedules have created, and those that were submitted to a server.
 
-A tick stores a plan; any process with a plan runner may run it. The plans of a schedule run one after the other.
+A tick stores a plan; any process with a plan runner may run it. Of the plans of a schedule, the oldest ones run, as
+many as it lets run at once.
 Several runners at once are safe: the journal of a plan decides who owns it (journal_store.py), and a runner that finds
 an owner looks again later. If an owner dies, a runner takes the plan over when the heartbeat of the owner has timed
 out, at once if the owner was on the same machine.
@@ -110,12 +111,12 @@ class PlanRunner:
             self.running[name] = asyncio.create_task(self._run(name))
 
     async def _due(self, schedule: Schedule) -> AsyncIterator[str]:
-        """The plans of a schedule that may run now: all, or the oldest one if they must not overlap."""
+        """The plans of a schedule that may run now: all, or the oldest ones if not all may overlap."""
+        room = len(schedule.open) if schedule.overlap == "allow" else schedule.parallel
         for name in schedule.open:
-            if not await plan_ended(self._fleet.store, name):
+            if room and not await plan_ended(self._fleet.store, name):
+                room -= 1
                 yield name
-                if schedule.overlap != "allow":
-                    return
 
     async def _run(self, name: str) -> None:
         """Run one plan, unless another process does. A second look follows."""

@@ -100,6 +100,8 @@ async def start_backfill(
 
     Raises UnknownSchedule, InvalidSchedule for a time without ticks or with too many, InvalidTick, and BackfillRuns."""
     schedule, now = await fleet.schedules.get(name), fleet.store.clock()
+    if schedule.on_event is not None:
+        raise InvalidSchedule(f"schedule {name!r} creates plans for events; a backfill creates those of ticks")
     if schedule.plan is None:
         raise InvalidSchedule(f"schedule {name!r} creates runs of a workflow; a backfill creates plans")
     begin, end = _range(schedule, first, last, now)

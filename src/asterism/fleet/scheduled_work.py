@@ -30,12 +30,21 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
+from asterism.core.schedule.event_name import is_named, of_event
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule, interval_text
-from asterism.core.schedule.tick_values import TICK_INPUT, TICK_PATHS, TickValues, previous_tick, tick_values
+from asterism.core.schedule.tick_values import (
+    TICK_INPUT,
+    TICK_PATHS,
+    TickValues,
+    previous_tick,
+    tick_on_request,
+    tick_values,
+)
 from asterism.core.schedule.ticks import (
     CREATED,
     EXISTS,
     FAILED,
+    MOST_OPEN,
     SKIPPED,
     NextTick,
     TickEntry,
@@ -55,6 +64,7 @@ from asterism.core.schedule.ticks import (
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet, new_run
 from asterism.fleet.ledger import Overtaken
+from asterism.fleet.sent_events import EventTaker, SentEvent, event_of, last_number, name_of, taking
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
@@ -98,6 +108,11 @@ def plan_name(name: str, tick: int | None, chance: str) -> str:
     return patterned_name(EACH_TICK, name, datetime.fromtimestamp(tick, UTC))
 
 
+def event_plan_name(name: str, number: int) -> str:
+    """The name of the plan that an event creates."""
+    return f"{name}-event-{number}"
+
+
 def decode(register: Register | None, *, removed: bool = False) -> StoredSchedule | None:
     """The schedule in a register; None if there is none, or none any more. With ``removed``, also one that was removed:
     the plans that it has created go on. Raises InvalidSchedule."""
@@ -113,6 +128,8 @@ def decode(register: Register | None, *, removed: bool = False) -> StoredSchedul
 
 def ticks_of(schedule: Schedule) -> NextTick:
     """The function from a time to the first tick after it. Raises InvalidSchedule."""
+    if schedule.on_event is not None:
+        return lambda after: None
     if schedule.cron is None:
         return interval_ticks(schedule.start, schedule.every or 1)
     from asterism.base.cron import InvalidCron, cron_ticks  # cronsim, and the time zones
@@ -166,16 +183,26 @@ class _NewWork(NamedTuple):
     tick: int | None
     before: Sequence[TickEntry]
     by: str
+    event: SentEvent | None
     open: Sequence[str]
     replaced: Sequence[str]
 
     def entry(self, now: float, work: str) -> TickEntry:
         """The entry of the history about the work."""
-        return TickEntry(now, self.tick, CREATED, work, f"by {self.by}" if self.by else "")
+        return TickEntry(now, self.tick, CREATED, work, self.cause)
+
+    @property
+    def cause(self) -> str:
+        """Who or what asks for the work; empty for a tick."""
+        return event_text(self.event) if self.event is not None else f"by {self.by}" if self.by else ""
 
     def with_work(self, work: str) -> Schedule:
         """The schedule with the work."""
         return with_work(self.after, self.open, work, self.replaced)
+
+
+def event_text(event: SentEvent) -> str:
+    return f"event {event.number} {event.name!r}"
 
 
 class ScheduledWork:
@@ -195,10 +222,17 @@ class ScheduledWork:
         return run is None or run.ended
 
     async def create(
-        self, stored: StoredSchedule, after: Schedule, tick: int | None, before: Sequence[TickEntry] = (), by: str = ""
+        self,
+        stored: StoredSchedule,
+        after: Schedule,
+        tick: int | None,
+        before: Sequence[TickEntry] = (),
+        by: str = "",
+        event: SentEvent | None = None,
     ) -> TickEntry:
         """Create the work of a tick, or skip it, by the overlap policy. ``after`` is the schedule with its new cursor;
-        ``tick`` is None, and ``by`` is set, if a person asks for the work. ``before`` are entries about earlier ticks.
+        ``tick`` is None, and ``by`` or ``event`` is set, if a person or an event asks for the work. ``before`` are
+        entries about earlier ticks.
 
         Raises Overtaken if another process has changed the schedule, and what prevents the creation, such as
         UnknownWorkflow. Then nothing has happened."""
@@ -208,10 +242,11 @@ class ScheduledWork:
         open_work = list(schedule.open) if free else await self.open_work(schedule)
         verdict = overlap(stored.schedule, open_work)
         if not verdict.create:
-            entry = TickEntry(self._store.clock(), tick, SKIPPED, None, verdict.why)
+            why = verdict.why if event is None else f"{event_text(event)}: {verdict.why}"
+            entry = TickEntry(self._store.clock(), tick, SKIPPED, None, why)
             await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
             return entry
-        new = _NewWork(stored, after, tick, before, by, open_work, verdict.replaced)
+        new = _NewWork(stored, after, tick, before, by, event, open_work, verdict.replaced)
         return await (self._create_run(new) if schedule.plan is None else self._create_plan(new))
 
     async def _create_run(self, new: _NewWork) -> TickEntry:
@@ -243,15 +278,21 @@ class ScheduledWork:
         kept = await self._store.register(plan_key(schedule.name))
         if kept is None:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
-        name = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance))
+        name, document = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance)), kept.value
+        taken: list[Write] = []
+        if new.event is not None:
+            name = event_plan_name(schedule.name, new.event.number)
+            document = {**document, "plan": of_event(document["plan"], schedule.on_event or "", new.event.name)}
+            taker = EventTaker(name, now, schedule=schedule.name)
+            taken = [taking(new.event, document["plan"]["source"], taker, later=False)]
         entry, next_tick = new.entry(now, name), ticks_of(schedule)
         values = self._values(new, next_tick)
         # a person's request waits for nothing
         awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
-        plan = plan_port().plan_writes(self._store, name, kept.value, values, awaited)
+        plan = plan_port().plan_writes(self._store, name, document, values, awaited)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
-            await self._store.commit([*writes, *plan])
+            await self._store.commit([*writes, *plan, *taken])
         except Conflict as conflict:
             if not conflict.concerns("register", f"{HEADS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
@@ -261,7 +302,10 @@ class ScheduledWork:
         return await self._record_existing(new, entry._replace(why="its plan was created before"))
 
     def _values(self, new: _NewWork, next_tick: NextTick) -> TickValues:
-        """What the work learns of its tick; a person's request is for the last tick up to now."""
+        """What the work learns of its tick: for an event when it was sent; for a person's request the last tick up to
+        now."""
+        if new.event is not None:
+            return tick_on_request(datetime.fromtimestamp(int(new.event.at), UTC).isoformat())
         tick = new.tick if new.tick is not None else previous_tick(int(self._store.clock()) + 1, next_tick)
         return NOTHING if tick is None else values_of(new.stored.schedule, tick, next_tick)
 
@@ -271,7 +315,7 @@ class ScheduledWork:
         return entry
 
     async def record_failure(
-        self, stored: StoredSchedule, after: Schedule, tick: int, before: Sequence[TickEntry], error: Exception
+        self, stored: StoredSchedule, after: Schedule, tick: int | None, before: Sequence[TickEntry], error: Exception
     ) -> None:
         """Record that the work of a tick could not be created."""
         now = self._store.clock()
@@ -327,6 +371,9 @@ DECISIONS_PER_PASS = 20
 
 NEVER = float("inf")
 
+EVENT_INTERVAL = 1.0
+"""Seconds between two looks for events that create plans."""
+
 
 class SchedulePass:
     """Decides about the due ticks of a fleet's schedules."""
@@ -336,6 +383,7 @@ class SchedulePass:
         self._work = ScheduledWork(fleet)
         self._known: dict[str, tuple[int, StoredSchedule | None]] = {}  # by key, with the revision that was decoded
         self._troubles: dict[str, RecurringError] = {}
+        self._passed_over: dict[tuple[str, str], int] = {}  # by schedule and pattern, the last event of another name
         self.creates_plans = False
         """Whether a schedule creates plans, or did so before it was removed: only then may there be a backfill."""
 
@@ -379,10 +427,47 @@ class SchedulePass:
             if not is_due(stored.schedule, self._store.clock()):
                 break
             stored = await self._decide(stored)
+        if stored.schedule.on_event is not None and stored.schedule.paused is None:
+            await self._decide_events(stored)
+            return EVENT_INTERVAL
         stored = await self._notify_late(stored)
         due = None if stored.schedule.paused is not None else stored.schedule.due
         times = [*late_times(stored.schedule).values(), *([] if due is None else [due])]
         return max(0.0, min(times) - self._store.clock()) if times else NEVER
+
+    async def _decide_events(self, stored: StoredSchedule) -> None:
+        """Create the plans of events, in the order in which they were sent. An event that finds no room in a queue is
+        decided later."""
+        for _ in range(DECISIONS_PER_PASS):
+            schedule = stored.schedule
+            event = await self._next_event(schedule)
+            if event is None or (
+                schedule.overlap in ("queue", "allow") and len(await self._work.open_work(schedule)) >= MOST_OPEN
+            ):
+                return
+            after = schedule.changed(seen=event.number)
+            try:
+                await self._work.create(stored, after, None, event=event)
+            except (StoreError, Overtaken, InvalidSchedule):
+                raise
+            except AsterismError as error:
+                await self._work.record_failure(stored, after, None, (), error)
+            stored = await self._read_again(stored, after.name)
+
+    async def _next_event(self, schedule: Schedule) -> SentEvent | None:
+        """The next event that a schedule has to decide about."""
+        pattern = schedule.on_event or ""
+        looked = schedule.name, pattern
+        number, last = max(schedule.seen, self._passed_over.get(looked, 0)), await last_number(self._store)
+        while number < last:
+            name = await name_of(self._store, number + 1)
+            if name is not None and is_named(pattern, name):
+                event = await event_of(self._store, name, number + 1)
+                if event is not None:
+                    return event
+            number += 1
+            self._passed_over[looked] = number
+        return None
 
     async def _notify_late(self, stored: StoredSchedule) -> StoredSchedule:
         """Write a notice about each plan that should have ended by now, in the commit that remembers it."""

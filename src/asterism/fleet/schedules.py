@@ -38,6 +38,7 @@ from asterism.fleet.scheduled_work import (
     schedule_key,
     ticks_of,
 )
+from asterism.fleet.sent_events import last_number
 from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister
@@ -57,6 +58,15 @@ class UnknownSchedule(AsterismError):
 
 class ScheduleExists(AsterismError):
     """A schedule of this name exists already."""
+
+
+def check_has_ticks(schedule: Schedule) -> None:
+    """Raises InvalidSchedule if events create the work, and no ticks: it needs one."""
+    if schedule.on_event is not None:
+        raise InvalidSchedule(
+            f"schedule {schedule.name!r} creates a plan for each event {schedule.on_event!r}. Send one with: asterism "
+            "event send"
+        )
 
 
 class Schedules:
@@ -81,8 +91,10 @@ class Schedules:
         cron: str | None = None,
         every: int | None = None,
         timezone: str = "UTC",
+        on_event: str | None = None,
         catch_up: str = "last",
-        overlap: str = "skip",
+        overlap: str | None = None,
+        parallel: int = 1,
         jitter: float = 0.0,
         after_previous: str | None = None,
         late_after: float | None = None,
@@ -98,8 +110,10 @@ class Schedules:
         :param priority: the priority of each run; ``device`` is the only one that may execute it.
         :param cron: a cron expression with five fields, in the time zone ``timezone``.
         :param every: an interval in whole seconds, instead of ``cron``.
+        :param on_event: the name of the events, such as ``payment/*``, that create a plan each, instead of times.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
-        :param overlap: a tick while earlier work is open: ``skip``, ``queue``, ``replace`` that, or ``allow`` both.
+        :param overlap: if work is open: ``skip`` (default for ticks), ``queue`` (for events), ``replace`` or ``allow``.
+        :param parallel: how much work may be open before ``overlap`` counts.
         :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
         :param after_previous: ``success``: the plan of a tick waits until that of the tick before has completed.
         :param late_after: a notice says if the plan of a tick has not ended so many seconds after the tick.
@@ -109,17 +123,12 @@ class Schedules:
         """
         now = self._store.clock()
         options: dict[str, Any] = {"cron": cron, "every": every, "timezone": timezone, "jitter": jitter}
+        overlap = overlap or ("skip" if on_event is None else "queue")
         options |= {"catch_up": catch_up, "overlap": overlap, "priority": priority, "device": device}
+        options |= {"on_event": on_event, "parallel": parallel}
         options |= {"after_previous": after_previous, "late_after": late_after}
-        schedule = Schedule(
-            name,
-            workflow=workflow,
-            plan=None if plan is None else plan.id,
-            input=await self._checked_input(name, input),
-            start=int(now),
-            created_by=self._fleet.by,
-            **options,
-        )
+        options |= {"workflow": workflow, "plan": None if plan is None else plan.id, "created_by": self._fleet.by}
+        schedule = Schedule(name, input=await self._checked_input(name, input), start=int(now), **options)
         self._check_fires(schedule, now)
         document = None if plan is None else await self._document(name, plan, plan_text, file, policy, params)
         if document is None:
@@ -180,8 +189,11 @@ class Schedules:
                     f"there is a schedule {name!r} already ({existing.schedule.times}); change it with --replace"
                 )
             new = moved_to(schedule, float(schedule.start), next_tick)
+            new = new.changed(seen=await last_number(self._store))
             if existing is not None:
-                new = new.changed(made=existing.schedule.made, paused=existing.schedule.paused)
+                old = existing.schedule
+                seen = old.seen if old.on_event == new.on_event else new.seen
+                new = new.changed(made=old.made, paused=old.paused, seen=seen)
             before = decode(register, removed=True)
             if before is not None:
                 new = await self._with_open_work(new, before.schedule, removed=existing is None)
@@ -241,12 +253,12 @@ class Schedules:
 
     async def resume(self, name: str) -> Schedule:
         """Create work again, from the next tick on. The ticks of the pause are not caught up."""
-        now = self._store.clock()
+        now, last = self._store.clock(), await last_number(self._store)
 
         def change(schedule: Schedule) -> Schedule:
             if schedule.paused is None:
                 return schedule
-            return moved_to(schedule.changed(paused=None), float(int(now)), ticks_of(schedule))
+            return moved_to(schedule.changed(paused=None, seen=last), float(int(now)), ticks_of(schedule))
 
         return await self._change(name, change)
 
@@ -301,6 +313,7 @@ class Schedules:
 
         async def attempt() -> TickEntry:
             stored = await self._read(name)
+            check_has_ticks(stored.schedule)
             try:
                 return await work.create(stored, stored.schedule, None, by=self._fleet.by)
             except Overtaken as error:

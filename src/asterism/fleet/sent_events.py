@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
-from asterism.core.plan.awaited import event_name_problem
 from asterism.core.record_codec import Record
+from asterism.core.schedule.event_name import event_name_problem
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write
 from asterism.store.store_errors import CorruptRecord
@@ -149,10 +149,20 @@ async def name_of(store: Store, number: int) -> str | None:
     return None if entry is None else str(entry.value["name"])
 
 
+async def event_of(store: Store, name: str, number: int) -> SentEvent | None:
+    """An event; None if it is not kept, or cannot be read."""
+    register = await store.register(event_key(name, number))
+    return next(iter(_readable([] if register is None else [register])), None)
+
+
 async def events_of(store: Store, name: str) -> list[SentEvent]:
     """The events of a name that are kept, oldest first. One that cannot be read is left out, and logged."""
+    return _readable(await store.registers(names_prefix(name)))
+
+
+def _readable(registers: Iterable[Register]) -> list[SentEvent]:
     events = []
-    for register in await store.registers(names_prefix(name)):
+    for register in registers:
         try:
             events.append(register.read(SentEvent.from_json))
         except CorruptRecord as error:

@@ -17,6 +17,9 @@ def test_json_has_only_what_differs_from_the_defaults() -> None:
     assert Schedule.from_json(expected) == NIGHTLY
 
 
+EVENT = {"workflow": None, "plan": "order", "cron": None, "timezone": "UTC", "on_event": "paid"}
+
+
 def test_json_keeps_every_field() -> None:
     full = Schedule(
         "all",
@@ -38,16 +41,21 @@ def test_json_keeps_every_field() -> None:
         open=("r1", "r2"),
         replaced=("r1",),
         made=7,
+        seen=9,
+        parallel=1,
     )
     of_plans = {"after_previous", "late_after", "late"}
-    assert set(full.to_json()) == {"schema", "name", *DEFAULTS} - {"plan", "cron"} - of_plans
+    assert set(full.to_json()) == {"schema", "name", *DEFAULTS} - {"plan", "cron", "on_event", "parallel"} - of_plans
     assert Schedule.from_json(full.to_json()) == full
     plan = Schedule("p", plan="etl", cron="@daily", after_previous="success", late_after=60.0, late=("p-1",))
     assert of_plans < set(plan.to_json())
     assert Schedule.from_json(plan.to_json()) == plan
+    events = Schedule("e", plan="order", on_event="payment/*", overlap="queue", seen=7, parallel=3)
+    assert Schedule.from_json(events.to_json()) == events
 
 
 def test_words() -> None:
+    assert Schedule("e", plan="order", on_event="payment/*").times == "on event payment/*"
     assert (NIGHTLY.target, NIGHTLY.times) == ("workflow etl", "0 3 * * * (Europe/Berlin)")
     plan = Schedule("p", plan="etl.yaml", every=300)
     assert (plan.target, plan.times) == ("plan etl.yaml", "every 5m")
@@ -64,12 +72,12 @@ def test_words() -> None:
         ({"name": "x" * 81}, "the name must have"),
         ({"name": "a\nb"}, "the name must have"),
         ({"name": 5}, "the name must have"),
-        ({"workflow": None}, "give either workflow or plan"),
-        ({"plan": "etl.yaml"}, "give either workflow or plan, not both"),
+        ({"workflow": None}, "give one of workflow, plan"),
+        ({"plan": "etl.yaml"}, "give one of workflow, plan, not workflow and plan"),
         ({"workflow": " "}, "workflow must be a text of printable characters"),
         ({"workflow": 3}, "workflow must be a text of printable characters, not 3"),
-        ({"cron": None}, "give either cron or every"),
-        ({"every": 5}, "give either cron or every, not both"),
+        ({"cron": None}, "give one of cron, every, on_event"),
+        ({"every": 5}, "give one of cron, every, on_event, not cron and every"),
         ({"cron": None, "every": 0}, "every must be a whole number of seconds from 1 to 316,224,000, not 0"),
         ({"cron": None, "every": 0.5}, "every must be a whole number of seconds"),
         ({"cron": None, "every": True}, "every must be a whole number of seconds"),
@@ -85,6 +93,11 @@ def test_words() -> None:
         ({"after_previous": "success"}, "after_previous and late_after are for plans"),
         ({"workflow": None, "plan": "etl.yaml", "late_after": 0}, "late_after must be a number of seconds from 1"),
         ({"workflow": None, "plan": "etl.yaml", "priority": 1}, "are for the runs of a workflow, not for a plan"),
+        ({"cron": None, "on_event": "paid"}, "events create plans, not runs of a workflow"),
+        ({**EVENT, "on_event": " paid"}, "the name of an event has 1 to 200 printable characters"),
+        ({**EVENT, "jitter": 1.0}, "jitter, after_previous and late_after are for times, not for events"),
+        ({"parallel": 0}, "parallel must be a whole number from 1 to 100, not 0"),
+        ({"parallel": 2, "overlap": "queue"}, "with overlap queue have no parallel above 1: let them use a limit"),
     ],
 )
 def test_values_that_cannot_be_used(changes: dict[str, Any], words: str) -> None:
@@ -100,7 +113,7 @@ def test_values_that_cannot_be_used(changes: dict[str, Any], words: str) -> None
         ({"name": "a"}, "is not the record of a schedule"),
         ({"schema": 2, "name": "a"}, "schedule 'a' was written by a later version of Asterism (its schema is 2"),
         ({"schema": 1, "name": "a", "color": "red"}, "schedule 'a': no such field: color"),
-        ({"schema": 1, "name": "a"}, "give either workflow or plan"),
+        ({"schema": 1, "name": "a"}, "give one of workflow, plan"),
     ],
 )
 def test_records_that_cannot_be_read(data: object, words: str) -> None:

@@ -274,6 +274,21 @@ def test_overlap(policy: str, open_work: list[str], expected: Overlap) -> None:
     assert overlap(schedule, open_work) == expected
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("skip", Overlap(False, "c has not ended")),
+        ("queue", Overlap(True)),
+        ("replace", Overlap(True, "", ("a", "b"))),
+        ("allow", Overlap(True)),
+    ],
+)
+def test_an_overlap_is_what_may_not_run_in_parallel(policy: str, expected: Overlap) -> None:
+    plans = Schedule("s", plan="etl", every=60, overlap=policy, parallel=2)
+    assert overlap(plans, ["a"]) == Overlap(True)
+    assert overlap(plans, ["a", "b", "c"]) == expected
+
+
 def test_plans_are_not_forgotten_because_there_are_many() -> None:
     plans = Schedule("s", plan="etl", every=60, overlap="allow")
     assert overlap(plans, ["a"] * (MOST_OPEN - 1)) == Overlap(True)

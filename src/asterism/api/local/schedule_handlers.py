@@ -135,11 +135,9 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     fleet = system.fleet
     if (request.workflow is None) == (request.text is None):
         raise RequestRefused(422, "a schedule has either a workflow or a plan file")
-    if (request.cron is None) == (request.every is None):
-        raise RequestRefused(422, "a schedule has either a cron expression or an interval")
     names = (
         *("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace"),
-        *("after_previous", "late_after"),
+        *("after_previous", "late_after", "on_event", "parallel"),
     )
     options: dict[str, Any] = {name: getattr(request, name) for name in names}
     if request.text is not None:

@@ -49,6 +49,11 @@ def schedule() -> None:
     "--cron", metavar="EXPR", help="Times as minute, hour, day of month, month and day of week, such as '0 3 * * *'."
 )
 @duration_option("--every", positive=True, help="An interval instead, such as 5m.")
+@click.option(
+    "--on-event",
+    metavar="EVENT",
+    help="With --plan: create a plan for each event of this name instead, such as 'payment/*'.",
+)
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of --cron.")
 @click.option(
     "--catch-up",
@@ -60,10 +65,9 @@ def schedule() -> None:
 @click.option(
     "--overlap",
     type=click.Choice(OVERLAP),
-    default="skip",
-    show_default=True,
-    help="What to do with a tick while earlier work has not ended.",
+    help="What to do with a tick while earlier work has not ended; default: skip, with --on-event queue.",
 )
+@number_option("--parallel", 1, least=1, most=100, help="How many may be at work at once before --overlap counts.")
 @duration_option("--jitter", "0s", help="Delay each tick by up to this time.")
 @click.option(
     "--after-previous",
@@ -81,6 +85,7 @@ def add(
     run_input: JsonObject | None,
     every: float | None,
     cron: str | None,
+    on_event: str | None,
     path: str | None,
     settings: dict[str, str],
     **option_values: Any,
@@ -93,9 +98,10 @@ def add(
 
     \b
     asterism schedule add nightly --cron '0 3 * * *' --timezone Europe/Berlin --plan etl.yaml
-    asterism schedule add poll --every 5m --workflow fetch --input '{"site": "a"}'"""
-    if (cron is None) == (every is None):
-        raise click.UsageError("Give either --cron or --every.")
+    asterism schedule add poll --every 5m --workflow fetch --input '{"site": "a"}'
+    asterism schedule add orders --on-event 'payment/*' --plan order.yaml"""
+    if [cron, every, on_event].count(None) != 2:
+        raise click.UsageError("Give one of --cron, --every and --on-event.")
     if (option_values["workflow"] is None) == (path is None):
         raise click.UsageError("Give either --workflow or --plan.")
     if path is not None:
@@ -109,9 +115,11 @@ def add(
         from asterism.cli.run.schedule_views import zone_time
 
         whole = None if every is None else int(every)
-        added = await system.add_schedule(name, input=run_input or {}, cron=cron, every=whole, **option_values)
-        first = zone_time(added, added.next)
-        text = f"Schedule {added.name!r} creates {added.target}, {added.times}; first at {first}."
+        added = await system.add_schedule(
+            name, input=run_input or {}, cron=cron, every=whole, on_event=on_event, **option_values
+        )
+        first = f"; first at {zone_time(added, added.next)}" if on_event is None else ""
+        text = f"Schedule {added.name!r} creates {added.target}, {added.times}{first}."
         return Answer(added, clean(text), added.advice)
 
     return put

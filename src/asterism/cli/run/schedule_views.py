@@ -51,7 +51,9 @@ def schedules_table(schedules: Sequence[Schedule], width: int | None) -> list[Te
         return "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in ")
 
     def following(schedule: Schedule) -> Cell:
-        return "paused" if schedule.paused is not None else zone_time(schedule, schedule.next)
+        if schedule.paused is not None:
+            return "paused"
+        return zone_time(schedule, schedule.next) if schedule.on_event is None else "event"
 
     return table_of(
         schedules,
@@ -93,6 +95,8 @@ def _facts(schedule: ScheduleDetails) -> dict[str, str]:
     if schedule.device is not None:
         facts["device"] = schedule.device
     facts |= {"overlap": schedule.overlap, "catch-up": schedule.catch_up}
+    if schedule.parallel > 1:
+        facts["parallel"] = str(schedule.parallel)
     if schedule.jitter:
         facts["jitter"] = f"up to {interval_text(int(schedule.jitter))}"
     if schedule.after_previous is not None:
@@ -178,7 +182,8 @@ def ticks_table(ticks: Sequence[CalendarTick], width: int | None) -> list[Text]:
 def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:
     def tick(entry: Tick) -> Cell:
         if entry.tick is None:
-            return f"on request, {zone_time(schedule, entry.at)}"
+            cause = "on request" if schedule.on_event is None else "event"
+            return f"{cause}, {zone_time(schedule, entry.at)}"
         return zone_time(schedule, entry.tick)
 
     def outcome(entry: Tick) -> Cell:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan.plan_name import EACH_TICK, plan_name
+from asterism.core.schedule.event_name import event_name_problem
 from asterism.core.schedule.schedule import interval_text
 from asterism.core.schedule.tick_values import FIRST_YEAR, LAST_YEAR
 
@@ -24,9 +25,6 @@ KINDS = ("event", "until", "plan")
 
 FIELDS = {"event": {"event", "timeout"}, "until": {"until"}, "plan": {"plan", "task", "tick", "timeout"}}
 """The fields of each kind. Only ``tick`` and ``timeout`` may be left out."""
-
-LONGEST_NAME = 200
-"""How many characters the name of an event has at most."""
 
 EXCLUDED = (
     *("call", "argv", "shell", "http", "agent", "inputs", "env", "cwd", "device", "needs", "retries", "timeout"),
@@ -62,13 +60,6 @@ def event_for(
         if event.at >= began_at or not takers.get(event.number):
             return event
     return None
-
-
-def event_name_problem(name: object) -> str | None:
-    """Why a text cannot be the name of an event; None if it can."""
-    if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip():
-        return None
-    return f"the name of an event has 1 to {LONGEST_NAME} printable characters, and no space at its ends"
 
 
 def excluded_problem(task: Any, fields: Sequence[str] = EXCLUDED) -> str | None:

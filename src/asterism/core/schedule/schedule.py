@@ -1,8 +1,8 @@
 """The record of a schedule: what it creates, when, and how far it has come.
 
 A schedule creates runs of a workflow, or plans from a plan file that the store keeps. Its times are a cron expression
-in a time zone, or an interval. The definition changes when a person changes it. The state (``after``, ``next``,
-``due``, ``open``, ``replaced``, ``made``) changes with each tick.
+in a time zone, or an interval; or each event of a name creates a plan. The definition changes when a person changes it.
+The state (``after``, ``next``, ``due``, ``seen``, ``open``, ``replaced``, ``made``) changes with each tick or event.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
+from asterism.core.schedule.event_name import event_name_problem
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""
@@ -26,6 +27,7 @@ AFTER_PREVIOUS = (None, "success")
 
 SCHEMA = 1
 LONGEST_NAME = 80
+MOST_PARALLEL = 100
 LONGEST_INTERVAL = 10 * 366 * 86_400
 """The longest interval and jitter, in seconds."""
 
@@ -36,7 +38,7 @@ class InvalidSchedule(AsterismError, ValueError):
 
 @dataclass(frozen=True)
 class Schedule:
-    """``workflow`` or ``plan``, and ``cron`` or ``every`` are set.
+    """``workflow`` or ``plan``, and one of ``cron``, ``every`` and ``on_event`` are set.
 
     ``workflow``    the workflow whose runs are created; each tick uses its latest version
     ``input``       the input of each run
@@ -45,9 +47,11 @@ class Schedule:
     ``plan``        the name of the plan file whose plan is created
     ``cron``        a cron expression with five fields
     ``every``       an interval in whole seconds, counted from ``start``
+    ``on_event``    the name of the events that create a plan each; ``payment/*`` is every name below ``payment/``
     ``timezone``    the time zone of the cron expression
     ``catch_up``    one of CATCH_UP
-    ``overlap``     one of OVERLAP
+    ``overlap``     one of OVERLAP, for a tick while ``parallel`` earlier ones have not ended
+    ``parallel``    how many runs or plans may be at work at once
     ``after_previous`` one of AFTER_PREVIOUS
     ``late_after``  a notice says if the plan of a tick has not ended so many seconds after the tick; None for none
     ``jitter``      each tick fires up to so many seconds late, so that many schedules do not fire at one moment
@@ -57,6 +61,7 @@ class Schedule:
     ``after``       all ticks up to this time are decided
     ``next``        the next tick; None if there is none
     ``due``         when the next tick fires: later than ``next`` by its share of the jitter
+    ``seen``        all events up to this number are decided
     ``open``        the runs or plans of earlier ticks that may not have ended, oldest first
     ``replaced``    those of them that are to be cancelled
     ``made``        how many runs or plans were created
@@ -87,6 +92,9 @@ class Schedule:
     after_previous: str | None = None
     late_after: float | None = None
     late: tuple[str, ...] = ()
+    on_event: str | None = None
+    seen: int = 0
+    parallel: int = 1
 
     def __post_init__(self) -> None:
         problems = [text for text in (_name_problem(self.name), *_problems(self)) if text is not None]
@@ -101,6 +109,8 @@ class Schedule:
     @property
     def times(self) -> str:
         """When it creates that, in words."""
+        if self.on_event is not None:
+            return f"on event {self.on_event}"
         return f"{self.cron} ({self.timezone})" if self.cron is not None else f"every {interval_text(self.every or 0)}"
 
     def changed(self, **changes: Any) -> Schedule:
@@ -157,8 +167,10 @@ def _name_problem(name: object) -> str | None:
 def _problems(schedule: Schedule) -> list[str | None]:
     """The problems of all fields but the name."""
     return [
-        _either(schedule, "workflow", "plan"),
-        _either(schedule, "cron", "every"),
+        _one_of(schedule, "workflow", "plan"),
+        _one_of(schedule, "cron", "every", "on_event"),
+        _event_problem(schedule),
+        _parallel_problem(schedule),
         *(
             f"{name} must be one of {', '.join(filter(None, choices))}, not {safe_repr(getattr(schedule, name))}"
             for name, choices in (("catch_up", CATCH_UP), ("overlap", OVERLAP), ("after_previous", AFTER_PREVIOUS))
@@ -171,13 +183,32 @@ def _problems(schedule: Schedule) -> list[str | None]:
     ]
 
 
-def _either(schedule: Schedule, first: str, second: str) -> str | None:
-    chosen = [name for name in (first, second) if getattr(schedule, name) is not None]
+def _one_of(schedule: Schedule, *names: str) -> str | None:
+    chosen = [name for name in names if getattr(schedule, name) is not None]
     if len(chosen) != 1:
-        return f"give either {first} or {second}{', not both' if chosen else ''}"
+        return f"give one of {', '.join(names)}{', not ' + ' and '.join(chosen) if chosen else ''}"
     value = getattr(schedule, chosen[0])
     if chosen[0] != "every" and (not isinstance(value, str) or not value.strip() or not value.isprintable()):
         return f"{chosen[0]} must be a text of printable characters, not {safe_repr(value)}"
+    return None
+
+
+def _event_problem(schedule: Schedule) -> str | None:
+    if schedule.on_event is None:
+        return None
+    if schedule.workflow is not None:
+        return "events create plans, not runs of a workflow"
+    if schedule.jitter or schedule.after_previous is not None or schedule.late_after is not None:
+        return "jitter, after_previous and late_after are for times, not for events"
+    return event_name_problem(schedule.on_event)
+
+
+def _parallel_problem(schedule: Schedule) -> str | None:
+    number = schedule.parallel
+    if type(number) is not int or not 1 <= number <= MOST_PARALLEL:
+        return f"parallel must be a whole number from 1 to {MOST_PARALLEL}, not {safe_repr(number)}"
+    if number > 1 and schedule.workflow is not None and schedule.overlap in ("queue", "replace"):
+        return f"runs of a workflow with overlap {schedule.overlap} have no parallel above 1: let them use a limit"
     return None
 
 

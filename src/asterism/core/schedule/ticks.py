@@ -36,7 +36,7 @@ HISTORY_LENGTH = 100
 CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
 
 
-_TIME_AT_END = re.compile(r"(?<=.)-[0-9]{8}(T[0-9]{6}Z|-[0-9]{4}(-[0-9]{1,3})?)\Z")
+_TIME_AT_END = re.compile(r"(?<=.)-([0-9]{8}(T[0-9]{6}Z|-[0-9]{4}(-[0-9]{1,3})?)|event-[0-9]+)\Z")
 _TICK_AT_END = re.compile(r"-([0-9]{8}T[0-9]{6}Z)\Z")
 
 
@@ -89,8 +89,8 @@ def tick_of(plan: str) -> int | None:
 
 
 def without_time(name: str) -> str:
-    """The name of a plan without the tick or the start that it is named after (``core/plan/plan_name.py``), so that the
-    plans of a schedule or of a plan file can be counted together."""
+    """The name of a plan without the tick, event or start that it is named after (``core/plan/plan_name.py``), so that
+    the plans of a schedule or of a plan file can be counted together."""
     return _TIME_AT_END.sub("", name)
 
 
@@ -178,12 +178,13 @@ def decided(schedule: Schedule, due: DueTick, next_tick: NextTick) -> Schedule:
 
 def overlap(schedule: Schedule, open_work: Sequence[str]) -> Overlap:
     """What happens to a tick while ``open_work``, the runs or plans of earlier ticks, has not ended."""
-    if not open_work or (schedule.overlap == "allow" and schedule.plan is None):
+    most = schedule.parallel
+    if len(open_work) < most or (schedule.overlap == "allow" and schedule.plan is None):
         return Overlap(True)
     if schedule.overlap == "skip":
         return Overlap(False, f"{open_work[-1]} has not ended")
     if schedule.overlap == "replace":
-        return Overlap(True, replaced=tuple(open_work))
+        return Overlap(True, replaced=tuple(open_work[: len(open_work) - most + 1]))
     if len(open_work) >= MOST_OPEN:
         return Overlap(False, f"{len(open_work)} earlier ones have not ended, and more may not wait")
     return Overlap(True)
