@@ -65,6 +65,7 @@ class PlanScene:
         self.closed: list[dict[str, Any]] = []
         self.files: dict[tuple[str, str, str], bytes] = {}
         self.damaged: set[str] = set()
+        self.elements: list[dict[str, Any]] = []  # the tasks behind folded groups
         self.parts: list[tuple[str, int]] = []
         self.cost: dict[str, Any] | None = None
         self.budget: dict[str, Any] | None = None
@@ -153,6 +154,7 @@ class PlanServer:
             f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
             f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
             f"{plan}/cycles": lambda request: items(scene.cycles),
+            f"{plan}/tasks": self._tasks,
             f"{plan}/tasks/{{task}}": self._task,
             f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
             f"{plan}/tasks/{{task}}/logs": self._logs,
@@ -192,6 +194,11 @@ class PlanServer:
     def _plans(self, request: Request) -> Any:
         summary = self.scene.summary()
         return items([summary] if request.query_params.get("name", "").lower() in summary["name"].lower() else [])
+
+    def _tasks(self, request: Request) -> Any:
+        status, search = (request.query_params.get(name, "") for name in ("status", "search"))
+        found = [task for task in self.scene.elements if status in ("", task["status"]) and search in task["id"]]
+        return {**items(found), "next": None}
 
     def _task(self, request: Request) -> Any:
         facts = self.scene.facts.get(request.path_params["task"], {})

@@ -590,6 +590,30 @@ def test_filters_and_folds_are_in_the_address(browser: Any) -> None:
         page.get_by_text("cancel: 1 run, 1 refused (it has ended)").wait_for()
 
 
+def test_a_large_group_is_one_box_whose_failed_elements_are_listed(browser: Any) -> None:
+    plan = Constellation("release")
+    plan.add(Task("load"))
+    scene = PlanScene(plan)
+    scene.facts["load"] = {"status": "running", "behind": {"completed": 9_900, "failed": 2}}
+    reasons = {"load[7]": "exited with 3", "load[8]": "exited with 4"}
+    scene.facts |= {name: {"id": name, "status": "failed", "reason": why} for name, why in reasons.items()}
+    scene.elements = [scene._task(name, scene.facts) | {"group": "load"} for name in reasons]
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph") as page:
+        page.get_by_role("button", name="load, running, 2 failed, 9900 completed").click()
+        drawer = page.get_by_role("complementary", name="Task load")
+        expect(drawer.get_by_role("button", name="2 failed")).to_have_attribute("aria-pressed", "true")
+        drawer.get_by_role("button", name="load[8]").click()
+        page.get_by_role("complementary", name="Task load[8]").get_by_text("exited with 4").wait_for()
+        page.get_by_role("searchbox").fill("[7")
+        page.get_by_text("1 match").wait_for()
+        page.get_by_role("button", name="List").click()
+        page.get_by_role("button", name="load[7]").wait_for()
+        page.get_by_role("searchbox").fill("")
+        page.goto(f"{url}/#/plans/release/graph?task=load")
+        page.get_by_role("button", name="Show all in the graph").click()
+        page.wait_for_url("**opened=load**")
+
+
 @pytest.mark.long
 def test_rows_stay_where_they_are_while_one_reads(browser: Any) -> None:
     scene = release_scene()

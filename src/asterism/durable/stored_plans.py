@@ -21,6 +21,7 @@ from asterism.core.plan.teardowns import is_due
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import was_executed
+from asterism.durable import read_plans
 from asterism.durable.admin import cancel_reason, last_owner, live_owner, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account
@@ -111,9 +112,10 @@ class StoredPlan:
         return self.listed.state_name
 
 
-async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
-    """A plan as it is now. Raises UnknownConstellation."""
-    record = await load(fleet.store, name)
+async def read_plan(fleet: Fleet, name: str, *, for_thread: bool = False) -> StoredPlan:
+    """A plan as it is now, for reading. The same object may be brought up to date at the next call: a caller that reads
+    it in another thread asks for a copy of its own. Raises UnknownConstellation."""
+    record = await load(fleet.store, name) if for_thread else await read_plans.read(fleet, name)
     cancel_request = await cancel_reason(fleet.store, name)
     account = await read_account(fleet.store, name) if record.lock.opened else None
     if record.head.ended:

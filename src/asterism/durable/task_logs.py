@@ -33,7 +33,8 @@ async def task_runs(store: Store, plan: str, task: str | None = None) -> list[Ta
     begin = f"{PREFIX}{plan}/" if task is None else f"{PREFIX}{plan}/{task}/"
     runs: list[TaskRun] = []
     attempts: dict[str, int] = {}
-    for run in await store.find(Query(workflow=f"{PREFIX}{plan}")):
+    # the search spares the decoding of the runs of all other tasks
+    for run in await store.find(Query(workflow=f"{PREFIX}{plan}", search=None if task is None else begin)):
         key = run.key or ""
         name, _, epoch = key.removeprefix(f"{PREFIX}{plan}/").rpartition("/")
         if not key.startswith(begin) or not epoch.isdecimal() or task not in (None, name):

@@ -198,6 +198,9 @@ class Fleet:
         self.kept_plans: dict[str, Any] = {}
         """Plans that this process has edited and no process runs, by name (``durable/admin.py``)."""
 
+        self.read_plans: dict[str, Any] = {}
+        """Large plans that this process has read, by name (``durable/read_plans.py``)."""
+
         self.plan_runners: set[Callable[[], None]] = set()
         """What wakes the plan runners of this process (``durable/plan_runner.py``)."""
 
@@ -210,6 +213,7 @@ class Fleet:
         """The same fleet with this name in its stories."""
         fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
         fleet.running_plans, fleet.kept_plans = self.running_plans, self.kept_plans
+        fleet.read_plans = self.read_plans
         fleet.plan_runners = self.plan_runners
         return fleet
 

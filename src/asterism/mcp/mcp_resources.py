@@ -74,7 +74,7 @@ async def _story(system: LocalSystem, plan: str, aliases: DeviceAliases) -> str:
 
 
 async def _report(system: LocalSystem, name: str, aliases: DeviceAliases) -> str:
-    stored = await read_plan(system.fleet, name)
+    stored = await read_plan(system.fleet, name, for_thread=True)
     plan, lock = stored.record.plan, stored.record.lock
     if plan.ended_at is None:  # this copy of a plan that goes on ends now
         plan.ended_at = system.fleet.store.clock()

@@ -26,7 +26,7 @@ def tasks_with_tracebacks(plan: Constellation, story: Iterable[Entry]) -> list[s
     """The tasks of a story whose logs may have tracebacks: functions that failed."""
     failed = dict.fromkeys(entry.task for entry in story if entry.what in FAILURES)
     nodes = [plan.nodes[task] for task in failed if task is not None and task in plan]
-    return [node.id for node in nodes if node.task.argv is None and node.task.shell is None and node.task.http is None]
+    return [node.id for node in nodes if node.task.call is not None]
 
 
 def tracebacks_in(story: Sequence[Entry], logs: Mapping[str, Sequence[TaskLog]]) -> dict[int, str]:

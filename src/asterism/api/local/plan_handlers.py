@@ -112,7 +112,7 @@ async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> docume
 
 
 async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> documents.PlanCopy:
-    stored = await read_plan(system.fleet, request.plan)
+    stored = await read_plan(system.fleet, request.plan, for_thread=not system.own)
     copy = partial(plan_documents.plan_copy, stored, system.fleet.store.clock(), request.results)
     return copy() if system.own else await asyncio.to_thread(copy)
 
@@ -121,7 +121,7 @@ async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> document
     from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
 
     if request.version is None:
-        stored = await read_plan(system.fleet, request.plan)
+        stored = await read_plan(system.fleet, request.plan, for_thread=not system.own)
         draw = partial(
             drawing, stored.record.plan, request.form, request.width, request.opened.split("|"), stored.phase
         )

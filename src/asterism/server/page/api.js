@@ -44,7 +44,7 @@ async function request(method, address, body) {
 }
 
 export const get = (parts, query) => request("GET", url(parts, query));
-export const post = (parts, body = {}) => request("POST", url(parts), body);
+export const post = (parts, body = {}, query = {}) => request("POST", url(parts, query), body);
 
 export async function signIn() {
   me.value = await get(["me"]);

@@ -1,7 +1,7 @@
 // The graph with its camera: zoom, pan, minimap and keyboard. It never moves by itself after the first fit.
 import { GraphCanvas } from "./graph_canvas.js";
-import { Definitions, Edge, FoldBox, Ghost, TaskBox, shownStatus } from "./graph_boxes.js";
-import { HEIGHT, WIDTH, bounds, drawing, fit, matches, neighbour, snapped, visible } from "./graph_model.js";
+import { Definitions, Edge, FoldBox, Ghost, TaskBox } from "./graph_boxes.js";
+import { HEIGHT, WIDTH, bounds, drawing, fit, neighbour, snapped, visible } from "./graph_model.js";
 import { Minimap } from "./minimap.js";
 import { edgeKey } from "./plan_state.js";
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
@@ -22,15 +22,13 @@ function useSize(element) {
   return size;
 }
 
-export function Graph({ state, view, layout, marks, selected, select, search, status, collapsed, finished, openFold, controls }) {
+export function Graph({ state, view, layout, marks, selected, select, found, collapsed, finished, openFold, controls }) {
   const frame = useRef(null);
   const size = useSize(frame);
   const camera = useSignal(null);
   const focused = useSignal(null);
   // Which tasks have finished matters only while they are collapsed.
   const model = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
-  const wants = (task) => matches(task, search) && (!status || shownStatus(task) === status);
-  const found = useMemo(() => (search || status ? new Set(view.tasks.filter(wants).map((task) => task.id)) : null), [view, search, status]);
 
   const fitAll = () => size && (camera.value = fit(bounds(model.boxes.values()), size.width, size.height));
   useEffect(() => { if (size && !camera.value && model.boxes.size) camera.value = firstLook(model, state, size); }, [size, model]);

@@ -25,8 +25,16 @@ export function waitSeconds(task, now = Date.now() / 1000) {
   return task.phase === "queued" && task.started_at ? now - task.started_at : undefined;
 }
 
+// A large group that stands for its elements.
+export const isFolded = (task) => Object.keys(task.behind ?? {}).length > 0;
+
+const URGENT = ["failed", "running", "starting", "queued", "completed", "cancelled", "waiting", "pending"];
+export const byUrgency = (counts) => URGENT.filter((status) => counts[status]).map((status) => [status, counts[status]]);
+const countsText = (counts) => byUrgency(counts).map(([status, number]) => `${mark(status)} ${number.toLocaleString("en")}`).join("  ");
+
 // The second line of a box: the most urgent remark.
 export function remark(task) {
+  if (isFolded(task)) return countsText(task.behind);
   if (task.held_by?.length) return `held by ${task.held_by.join(", ")}`;
   if (task.status === "failed" && task.reason) return task.reason;
   if (task.provisional) return "provisional";
@@ -44,7 +52,8 @@ export function remarkBesideStatus(task) {
 
 export function spoken(task) {
   const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
-  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.phase === "queued" ? " for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
+  const elements = byUrgency(task.behind ?? {}).map(([status, number]) => `, ${number} ${words(status)}`).join("");
+  return `${task.name || task.id}, ${words(shownStatus(task))}${elements}${held}${task.phase === "queued" ? " for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
 // How much text a box has: "all", the "name" alone in larger letters, or "none" where it could not be read.
@@ -52,10 +61,11 @@ export function TaskBox({ box, task, text, selected, focusable, dim, mark: chang
   const data = task.value;
   const held = data.held_by?.length > 0;
   const name = data.name || data.id;
-  return html`<g class=${classes("box", `is-${shownStatus(data)}`, { selected, dim, held, provisional: data.provisional, [`mark-${change}`]: change })}
+  return html`<g class=${classes("box", `is-${shownStatus(data)}`, { fold: isFolded(data), selected, dim, held, provisional: data.provisional, [`mark-${change}`]: change })}
       transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
       role="button" tabindex=${focusable ? 0 : -1} aria-pressed=${selected ? "true" : "false"} onClick=${() => select(box.id)}>
     <title>${spoken(data)}</title>
+    ${isFolded(data) && html`<${Behind} />`}
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
     ${text === "none" ? html`<rect class="edge" width="6" height=${HEIGHT} />` : html`<path class="edge" d=${EDGE} />`}
@@ -92,18 +102,19 @@ function countsOf(state, box) {
 
 export function FoldBox({ box, state, text: amount, selected, focusable, open }) {
   const counts = countsOf(state, box);
-  const text = Object.entries(counts).map(([status, number]) => `${mark(status)} ${number}`).join("  ");
+  const text = countsText(counts);
   const title = `${box.fold} (${box.members.length})`;
   return html`<g class=${classes("box fold", { selected })} transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
       role="button" tabindex=${focusable ? 0 : -1} onClick=${() => open(box)}>
     <title>${`${box.fold}: ${plural(box.members.length, "task")}, collapsed. Press Enter or click to expand.`}</title>
-    <rect class="body behind" x="6" y="6" width=${WIDTH} height=${HEIGHT} rx="9" />
-    <rect class="body behind" x="3" y="3" width=${WIDTH} height=${HEIGHT} rx="9" />
+    <${Behind} />
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     ${amount === "all" ? html`<text class="name" x="16" y="20">${fitName(title, NAME, WIDTH - 24)}</text><text class="remark" x="16" y="36">${fitText(text, REMARK, WIDTH - 24)}</text>`
     : amount === "name" && html`<text class="name large" x="16" y="29">${fitName(title, LARGE, WIDTH - 24)}</text>`}
   </g>`;
 }
+
+const Behind = () => [6, 3].map((offset) => html`<rect class="body behind" x=${offset} y=${offset} width=${WIDTH} height=${HEIGHT} rx="9" />`);
 
 export function Ghost({ task, place }) {
   const name = task.name || task.id;

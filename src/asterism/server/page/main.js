@@ -75,7 +75,7 @@ function FleetPage({ view }) {
 function PlanPage({ name }) {
   const { parts, query } = address.value;
   const version = query.version ? Number(query.version) : null;
-  const state = useMemo(() => new PlanState(name, version), []);
+  const state = useMemo(() => new PlanState(name, version, query.opened), []);
   const draft = useMemo(() => signal(null), []);
   useEffect(() => () => state.close(), []);
   useEffect(() => { state.travel(version); }, [version]);

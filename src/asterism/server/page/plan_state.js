@@ -3,21 +3,24 @@ import { connection, follow, get, isAway } from "./api.js";
 import { batch, signal } from "./ui.js";
 
 const CALM = 400; // ms between two readings of the view while events arrive
-const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
+const CALM_LARGE = 1_000; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
+const total = (counts) => Object.values(counts ?? {}).reduce((sum, number) => sum + number, 0);
 const CLAIMS_AGE = 5_000;
 const TAKEN_AGE = 1_000; // ms between two readings while tasks wait for a device: no event tells that one took them
 export const FADE = 8_000; // ms that a change stays marked
 
 export class PlanState {
-  constructor(name, version = null) {
+  constructor(name, version = null, opened = "") {
     this.name = name;
     this.version = version; // null: live
     this.view = signal(null);
     this.layout = signal(null);
     this.problem = signal(null);
     this.marks = signal(emptyMarks());
+    this.opened = opened; // large groups whose elements are shown, with "|" between their names
     this.tasks = new Map(); // id -> signal of the task
+    this.hidden = new Map(); // the same for a task behind a folded group that somebody looks at
     this.changed = signal(0); // counts events, for views that show more than the plan
     this.edited = signal(0); // counts events about edits, cycles and approvals
     this.listeners = new Set(); // functions of (kind, data)
@@ -47,29 +50,45 @@ export class PlanState {
     await this.#load();
   }
 
+  async open(groups) {
+    if (groups === this.opened) return;
+    this.opened = groups;
+    await this.#load();
+  }
+
+  find(id) {
+    return this.tasks.get(id) ?? this.hidden.get(id);
+  }
+
+  // Read a task behind a folded group. Events keep it up to date until another one is read.
+  async readHidden(id) {
+    this.hidden = new Map([[id, signal(await get(["plans", this.name, "tasks", id]))]]);
+  }
+
   reload() {
     return this.#load();
   }
 
   async #load() {
-    const wanted = this.version;
+    const [wanted, opened] = [this.version, this.opened];
+    const outdated = () => this.#closed || wanted !== this.version || opened !== this.opened;
     this.#reading = true;
     try {
       const parts = wanted === null ? ["plans", this.name] : ["plans", this.name, "versions", wanted];
-      const view = await get(parts);
+      const view = { ...(await get(parts, { folded: "true", opened })), opened };
       const before = this.view.peek();
       const known = this.layout.peek();
-      const stale = !known || known.version !== view.version || this.name !== known.plan;
+      const stale = !known || known.version !== view.version || this.name !== known.plan || known.opened !== opened;
       const layout = stale
-        ? { ...(await get(["plans", this.name, "layout"], wanted === null ? {} : { version: wanted })), plan: this.name }
+        ? { ...(await get(["plans", this.name, "layout"], { opened, version: wanted })), plan: this.name, opened }
         : known;
       if (wanted === null && view.cycles?.length) view.cycles = await this.#claims(view.cycles);
-      if (this.#closed || wanted !== this.version) return;
+      if (outdated()) return;
       this.#show(view, layout, before, known);
       if (wanted === null && !this.#stop) this.#follow();
       if (wanted === null && this.#timer === null && view.tasks.some((task) => task.phase === "queued" || task.phase === "starting")) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
-      if (this.#closed || wanted !== this.version) return;
+      if (outdated()) return;
       if (wanted !== null || !isAway(problem)) this.problem.value = problem;
       else if (!this.#stop) this.#followLater();
       else this.#timer ??= setTimeout(() => this.#read(), TAKEN_AGE);
@@ -91,8 +110,9 @@ export class PlanState {
 
   #show(view, layout, before, known) {
     // Within a version the structure stays the same object: the graph is then not drawn anew.
-    if (before?.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
-    const marks = before && before.version !== view.version ? compare(before, view, known) : null;
+    const alike = before?.opened === view.opened;
+    if (alike && before.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
+    const marks = alike && before.version !== view.version ? compare(before, view, known) : null;
     if (marks) {
       marks.changed = this.#updated;
       this.#updated = new Set();
@@ -161,7 +181,7 @@ export class PlanState {
       this.#pending.set(data.task, data);
     }
     if (this.#timer === null) {
-      const calm = this.tasks.size > LARGE && kind === "task" ? CALM_LARGE : CALM;
+      const calm = total(this.view.peek()?.counts) > LARGE && kind === "task" ? CALM_LARGE : CALM;
       this.#timer = setTimeout(() => this.#read(), calm);
     }
   }
@@ -176,7 +196,7 @@ export class PlanState {
   #flush() {
     batch(() => {
       for (const [id, data] of this.#pending) {
-        const task = this.tasks.get(id);
+        const task = this.find(id);
         if (!task) continue;
         const next = { ...task.peek() };
         for (const field of PROGRESS) if (data[field] !== undefined && !(field === "device" && data.status === "running")) next[field] = data[field];

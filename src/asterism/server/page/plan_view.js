@@ -8,6 +8,7 @@ import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
 import { FINISHED } from "./graph_folds.js";
 import { shownStatus } from "./graph_boxes.js";
+import { useFound } from "./group_elements.js";
 import { Command, Empty } from "./parts.js";
 import { Head, TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
@@ -25,12 +26,20 @@ export function PlanView({ state, draft }) {
   const [planned, setPlanned] = useState(null); // {edits, after}: an outcome that the graph shows
   const collapsed = useMemo(() => new Set((query.folded ?? "").split("|").filter(Boolean)), [query.folded]);
   const finished = query.finished === "1";
+  const opened = (query.opened ?? "").split("|").filter(Boolean);
+  const found = useFound(state, view, query);
+  useEffect(() => { state.open(query.opened ?? ""); }, [state, query.opened]);
+  const fitted = useRef(layout.opened);
+  useEffect(() => {
+    if (fitted.current !== layout.opened) controls.current?.fitAll();
+    fitted.current = layout.opened;
+  }, [layout.opened]);
   const shown = useMemo(() => (planned ? preview(view, layout, planned.edits, planned.after) : { view, layout, marks: null }), [view, layout, planned]);
   const select = (task) => { draft.value = draft.value?.edits.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
   // The graph shows what edits would make of the plan, and moves only if that would be out of sight.
   const show = async (edits) => {
     if (edits === null) return setPlanned(null);
-    setPlanned({ edits, after: await post(["plans", state.name, "layout"], { edits }) });
+    setPlanned({ edits, after: await post(["plans", state.name, "layout"], { edits }, { opened: query.opened }) });
     const changed = edits.flatMap((edit) => [edit.task?.id, edit.task_id, edit.source, edit.target]).filter(Boolean);
     requestAnimationFrame(() => controls.current?.revealAll(changed));
   };
@@ -68,18 +77,20 @@ export function PlanView({ state, draft }) {
   });
 
   const groups = [...new Set(view.tasks.map((task) => task.group).filter(Boolean))];
+  // The server folds large groups, the page the others.
+  const collapse = (names) => setQuery({ opened: opened.filter((name) => !names.includes(name)).join("|"), folded: [...new Set([...collapsed, ...names.filter((name) => !opened.includes(name))])].join("|"), task: "" });
   const openFold = (fold) => (fold === FINISHED ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
   const composing = draft.value !== null && state.version === null;
   return html`<div class="plan-view">
-    <${Toolbar} ...${{ state, view, query, search, controls, groups, collapsed, finished }} />
+    <${Toolbar} ...${{ state, query, search, controls, groups, collapsed, finished, found, collapse }} />
     <div class="plan-body">
       ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`
-      : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
-      : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
+      : query.as === LIST ? html`<${TaskList} ...${{ state, tasks: found?.tasks ?? view.tasks, more: found?.more, selected: query.task, select }} />`
+      : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, found: found?.boxes ?? null, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
       : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} change=${(item) => { draft.value = draftOf(item); setQuery({ approval: "" }); }} />`
       : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
-        fold=${(group) => setQuery({ folded: [...new Set([...collapsed, group])].join("|"), task: "" })} />`}
+        fold=${(group) => collapse([group])} open=${(group) => setQuery({ opened: [...opened, group].join("|"), task: "" })} />`}
     </div>
   </div>`;
 }
@@ -91,17 +102,16 @@ function WaitingEdit({ state, item, close, change }) {
     <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} change=${change} done=${async () => { await state.reload(); close(); }} /></aside>`;
 }
 
-function Toolbar({ state, view, query, search, controls, groups, collapsed, finished }) {
-  const found = query.search ? view.tasks.filter((task) => [task.id, task.name].some((text) => String(text ?? "").toLowerCase().includes(query.search.toLowerCase()))).length : null;
+function Toolbar({ state, query, search, controls, groups, collapsed, finished, found, collapse }) {
   const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
   return html`<div class="toolbar" role="toolbar" aria-label="Graph">
     <label class="search"><span class="visually-hidden">Search tasks</span><input ref=${search} type="search" placeholder="Search tasks  ( / )" value=${query.search ?? ""}
       onInput=${(event) => setQuery({ search: event.target.value })}
       onKeyDown=${(event) => event.key === "Enter" && controls.current?.focusBox(controls.current.first())} /></label>
-    ${found !== null && html`<span class="found" role="status">${plural(found, "match").replace("matchs", "matches")}</span>`}
+    ${query.search && html`<span class="found" role="status">${found.more ? `more than ${found.tasks.length} matches` : plural(found.tasks.length, "match").replace("matchs", "matches")}</span>`}
     <${Counts} state=${state} query=${query} />
     <span class="spring"></span>
-    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => setQuery({ folded: folded ? "" : groups.join("|") })}>Collapse groups</button>`}
+    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => (folded ? setQuery({ folded: "" }) : collapse(groups))}>Collapse groups</button>`}
     <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}>Collapse finished</button>
     <button aria-pressed=${String(query.as === LIST)} title="l" onClick=${() => setQuery({ as: query.as === LIST ? "" : LIST })}>List</button>
     ${query.as !== LIST && html`<span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => controls.current?.zoomBy(0.8)}>−</button>
@@ -131,7 +141,11 @@ function useCalmRedraw(state) {
 function Counts({ state, query }) {
   useCalmRedraw(state);
   const counts = new Map(STATUSES.map((status) => [status, 0]));
-  for (const task of state.tasks.values()) counts.set(shownStatus(task.peek()), (counts.get(shownStatus(task.peek())) ?? 0) + 1);
+  const add = (status, number) => counts.set(status, (counts.get(status) ?? 0) + number);
+  for (const task of state.tasks.values()) {
+    add(shownStatus(task.peek()), 1);
+    for (const [status, number] of Object.entries(task.peek().behind ?? {})) add(status, number);
+  }
   const shown = [...counts].filter(([status, number]) => number || query.status === status);
   return html`<span class="counts" role="group" aria-label="Filter by status">${shown.map(([status, number]) => html`<button key=${status}
     class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</button>`)}</span>`;

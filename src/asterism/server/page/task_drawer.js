@@ -1,6 +1,7 @@
 // The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
 import { get, post } from "./api.js";
-import { shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
+import { isFolded, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
+import { Elements } from "./group_elements.js";
 import { Action, Status } from "./parts.js";
 import { TaskFiles } from "./task_files.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
@@ -8,11 +9,13 @@ import { ENDED, ENDED_STATES, clock, duration, value, words } from "./words.js";
 
 const OUTPUT_EVERY = 1_000;
 
-export function TaskDrawer({ state, id, close, compose, jump, fold }) {
-  const task = state.tasks.get(id);
+export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
+  const task = state.find(id);
   const data = task?.value;
   const heading = useRef(null);
   const [detail, setDetail] = useState({});
+  const [, redraw] = useState(0);
+  useEffect(() => { if (!task && state.version === null) state.readHidden(id).then(() => redraw((turn) => turn + 1), () => {}); }, [state, id, !task]);
   const changed = `${id} ${data?.status} ${data?.phase} ${data?.attempts} ${state.view.value?.version} ${data?.held_by?.length}`;
   useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [id]);
   useEffect(() => {
@@ -40,11 +43,12 @@ export function TaskDrawer({ state, id, close, compose, jump, fold }) {
     ${data.name && data.name !== id && html`<p class="note">id: ${id}</p>`}
     ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
     ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
+    ${isFolded(data) && html`<${Elements} key=${id} state=${state} group=${data} jump=${jump} open=${() => open(id)} />`}
     <${Why} why=${mine.why} begun=${(data.phase ?? data.status) === "running" || ENDED.has(data.status)} />
     <dl class="facts">
       ${fact("Device", data.phase !== "queued" && data.device)}${fact("Waited", waited !== undefined && duration(waited))}
       ${fact("Started", work && clock(work.begin))}${fact("Took", work && duration((work.end ?? Date.now() / 1000) - work.begin))}
-      ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`${data.group} <button class="link" onClick=${() => fold(data.group)}>collapse</button>`)}
+      ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`<button class="link" onClick=${() => jump(data.group)}>${data.group}</button>${state.tasks.has(id) && html` <button class="link" onClick=${() => fold(data.group)}>collapse</button>`}`)}
     </dl>
     ${!ENDED.has(data.status) && compose && html`<p class="buttons">
       <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>

@@ -1,11 +1,9 @@
 // The tasks as a list: the same as the graph, for screen readers, small screens and very large plans.
 import { remarkBesideStatus, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
-import { matches } from "./graph_model.js";
+import { MOST } from "./group_elements.js";
 import { Empty, Status } from "./parts.js";
 import { html } from "./ui.js";
 import { clock, duration, plural } from "./words.js";
-
-const MOST = 500;
 
 function times(task) {
   const work = workSpan(task);
@@ -13,13 +11,12 @@ function times(task) {
   return task.phase ? `waiting for ${duration(waitSeconds(task))}` : "";
 }
 
-export function TaskList({ state, view, search, status, selected, select }) {
+export function TaskList({ state, tasks, more, selected, select }) {
   state.changed.value;
-  const found = view.tasks.map((task) => state.tasks.get(task.id)?.value ?? task)
-    .filter((task) => matches(task, search) && (!status || shownStatus(task) === status));
+  const found = tasks.map((task) => state.tasks.get(task.id)?.value ?? task);
   if (!found.length) return html`<${Empty} title="No task matches."><p>Clear the search or the status above.</p><//>`;
   return html`<div class="task-list">
-    ${found.length > MOST && html`<p class="note">The first ${MOST} of ${plural(found.length, "task")}: search to see others.</p>`}
+    ${(more || found.length > MOST) && html`<p class="note">The first ${MOST}${more ? "" : ` of ${plural(found.length, "task")}`}: search to see others.</p>`}
     <ul>${found.slice(0, MOST).map((task) => html`<li key=${task.id} class=${`is-${shownStatus(task)}`}>
       <button aria-pressed=${task.id === selected ? "true" : "false"} onClick=${() => select(task.id)}>
         <span class="task-name">${task.name || task.id}</span><${Status} status=${shownStatus(task)} />
