@@ -267,11 +267,11 @@ class _MadeFiles:
     def _digest(self, files: InputFiles) -> str:
         return _digest(self._artifacts.manifest(files.manifest).get(files.output, ()))
 
-    def key(self, executed: str, inputs: Mapping[str, str]) -> str:
+    def key(self, executed: str, inputs: Mapping[str, Any]) -> str:
         """Whatever was made stays, so there is a record of each work on each input."""
         return _digest([executed, inputs, dict(self._work.task.outputs), self._scope])
 
-    async def unchanged(self, inputs: Mapping[str, str], record: Mapping[str, Any]) -> str | None:
+    async def unchanged(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
         """Says what is unchanged, if all files of a record are there."""
         manifest = record.get("manifest")
         if (manifest is None) != (not self._work.task.outputs):
@@ -294,11 +294,11 @@ class _NamedFiles:
     async def inputs(self) -> dict[str, str | None]:
         return await self._hashes(self._spec.get("inputs", ()))
 
-    def key(self, executed: str, inputs: Mapping[str, str | None]) -> str:
+    def key(self, executed: str, inputs: Mapping[str, Any]) -> str:
         """There is one record for the same outputs: the last task that wrote them counts."""
         return _digest([self._folder, list(self._spec["outputs"]), self._scope])
 
-    async def unchanged(self, inputs: Mapping[str, str | None], record: Mapping[str, Any]) -> str | None:
+    async def unchanged(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
         """Says what is unchanged, if the outputs are as the record says."""
         if record.get("outputs") != await self._hashes(self._spec["outputs"]):
             return None
