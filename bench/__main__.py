@@ -28,7 +28,7 @@ from bench import (
     web_page,
 )
 from bench.durable import page as durable_page
-from bench.durable import resume, speed
+from bench.durable import resume, speed, waiting
 from bench.runs import creation, full_store, gateway, half_load, idle_devices, lists, queues, scale, sqlite, workloads
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
@@ -72,6 +72,7 @@ RUNS: dict[str, Callable[[], str]] = {
 DURABLE: dict[str, Callable[[], str]] = {
     "durable-speed": lambda: durable_page.beside_others(speed.compare()),
     "durable-resume": lambda: durable_page.taken_up(resume.measure()),
+    "durable-waiting": lambda: durable_page.waits(waiting.measure()),
 }
 SERIES: dict[str, Callable[[], str]] = {
     "series-claims": lambda: series_page.claims(contending.measure()),

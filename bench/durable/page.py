@@ -2,7 +2,7 @@
 missed."""
 
 from asterism.durable import compaction
-from bench.durable import resume, speed, work
+from bench.durable import resume, speed, waiting, work
 from bench.page import reached, table, time_text
 from bench.runs.page import rate
 
@@ -117,6 +117,19 @@ is **{time_text(short.still)}**. Compaction is due after {due:,} steps since
 the last snapshot ({compaction.STEPS_PER_TASK} for each task), so that is {time_text(short.whole / due)} for a step.
 """
     )
+
+
+def waits(found: waiting.Measured) -> str:
+    text = f"""## Tasks that wait
+
+A plan of {found.tasks:,} tasks, each of which waits for an event of its own. All of them waited for
+{found.seconds:.0f} s, and the process that runs the plan used **{found.processor:.2%}** of one processor meanwhile.
+Then the events were sent, one commit each; after {time_text(found.continued)} every task had gone on with the data of
+its event.
+
+"""
+    met = "met" if found.processor <= waiting.BAR else "**missed**"
+    return text + table(("bar", "found", ""), [(f"at most {waiting.BAR:.0%}", f"{found.processor:.2%}", met)])
 
 
 def _bytes(size: int, by: int) -> str:

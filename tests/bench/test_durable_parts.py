@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from bench import __main__ as command
-from bench.durable import page, restate_server, resume, speed, work
+from bench.durable import page, restate_server, resume, speed, waiting, work
 from bench.durable.peers import PEERS, asterism_steps, installed, load, raw_steps, recorded, restate_steps
 from bench.graphs import chain, independent, layers
 from bench.measure import Sample
@@ -127,6 +127,13 @@ def _speed(name: str, *rates: float) -> speed.Speed:
     return speed.Speed(name, "1", "as it comes", samples)
 
 
+def test_all_tasks_wait_and_all_go_on() -> None:
+    found = waiting.measure(waiting.Sizes(tasks=50, seconds=0.2, settle=0.0))
+    assert (found.tasks, found.processor < 1) == (50, True)
+    assert "A plan of 50 tasks" in page.waits(found)
+    assert "| at most 2% | 3.00% | **missed** |" in page.waits(waiting.Measured(9, 1.0, 0.03, 1.0))
+
+
 def test_the_page_judges_every_bar() -> None:
     speeds = {
         "asterism": _speed("asterism", 5_000, 1_000, 2_000),
@@ -199,8 +206,8 @@ def test_the_raw_loop_commits_twice_for_a_task(tmp_path: Path, monkeypatch: pyte
     assert written == ["INSERT", "UPDATE"] * 5  # and no BEGIN: each is a commit of its own
 
 
-def test_both_parts_have_a_page() -> None:
+def test_all_parts_have_a_page() -> None:
     parts, _, file = command.PAGES["durable"]
-    assert list(parts) == ["durable-speed", "durable-resume"]
+    assert list(parts) == ["durable-speed", "durable-resume", "durable-waiting"]
     assert file == "benchmarks-durable.md"
     assert all(name in command.PARTS for name in parts)
