@@ -406,3 +406,42 @@ def test_a_plan_that_is_paused_or_being_cancelled_says_so() -> None:
     scene = Scene(plan, [LocalDevice("laptop")])
     scene.run()
     assert [lines[0].split()[1] for lines in scene.pictures] == ["paused", "executing"]
+
+
+def large_group(look: Callable[[], Any], fail: Callable[[], Any]) -> Constellation:
+    """A group of 200 elements, the first of which fails, and the 150th takes a picture."""
+    plan = Constellation("nightly")
+    calls = {0: fail, 149: look}
+    names = [f"load[{number}]" for number in range(200)]
+    for number, name in enumerate(names):
+        plan.add(Task(name, call=calls.get(number, nothing)))
+    plan.add(Task("load", foreach={"of": names}), dict.fromkeys(names, "completion"))
+    return plan
+
+
+async def failing() -> None:
+    raise OSError("no such line")
+
+
+def test_a_large_group_is_one_line_with_counts_and_its_failures() -> None:
+    scene = Scene(large_group(lambda: scene.picture(), failing), [LocalDevice("laptop", slots=1)])
+    scene.run()
+    [picture] = scene.pictures
+    line = line_with("200: ", picture)
+    assert line.split()[1:3] == ["load", "running"]
+    assert "200: 1 failed, 1 running, 148 completed, 50 pending" in line
+    assert any(line.split()[1:3] == ["load[0]", "failed"] for line in picture)
+    assert not any(" completed " in line and "load[" in line for line in picture)
+
+
+async def test_lines_tell_of_each_hundredth_of_a_large_group_and_of_its_failures() -> None:
+    plan = large_group(nothing, failing)
+    file = io.StringIO()
+    orchestrator = Orchestrator([LocalDevice("laptop", slots=1)])
+    async with watched(orchestrator, plan, Screen(file=file)):
+        await orchestrator.run(plan)
+    lines = [line[10:] for line in file.getvalue().splitlines()]
+    assert 100 <= len(lines) < 120
+    assert "load: 1 failed, 3 completed of 200" in lines
+    assert "load: 1 failed, 199 completed of 200" in lines
+    assert [line.split()[:2] for line in lines if line.startswith("load[")] == [["load[0]", "failed"]]

@@ -97,6 +97,11 @@ def in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return known + sorted((status, count) for status, count in counts.items() if count and status not in _URGENCY)
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """``1 failed, 3 running``."""
+    return ", ".join(f"{count:,} {word}" for word, count in in_order(counts))
+
+
 LONGEST_LABEL = 60
 
 
@@ -139,8 +144,7 @@ def picture(
 def _drawn_task(node: Node, status: str, secrets: PlanMask, work: bool, behind: Mapping[str, int]) -> DrawnTask:
     shown = shorten(work_text(node.task, secrets), LONGEST_LABEL) if work else label(node.task, secrets)
     if behind:
-        counts = ", ".join(f"{count:,} {word}" for word, count in in_order(behind))
-        return DrawnTask(node.id, counts, status_of_group(status, behind), "", behind)
+        return DrawnTask(node.id, counts_text(behind), status_of_group(status, behind), "", behind)
     device = node.task.device if status == "queued" else node.device or node.task.device
     notes = [device or ""]
     if node.status is CANCELLED and not node.reason.startswith((NOT_NEEDED, UNREACHABLE)):  # somebody cancelled it

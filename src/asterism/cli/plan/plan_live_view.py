@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from math import ceil
 from typing import IO, NamedTuple, Protocol
 
 from rich.cells import cell_len
@@ -33,14 +34,16 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, Why
-from asterism.core.plan.node import Node
+from asterism.core.plan.folded_groups import UNFOLDED, FoldedGroups, folded_groups, status_of_group
+from asterism.core.plan.node import QUEUED, Node
 from asterism.core.plan.plan_end import opened_at
-from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState, TaskStatus
 from asterism.core.plan.task import Lane, lane_of, needs_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
 from asterism.report.log_text import LONGEST_LINE
+from asterism.report.picture import counts_text
 from asterism.report.result_summary import state_tone
 
 FASTEST = 1 / 8
@@ -65,6 +68,11 @@ MOST_GROUPS = 6
 
 COUNTED = 5000
 """How many tasks of a group are counted one by one."""
+
+ENDS = ("task_completed", "task_failed", "task_cancelled")
+
+PARTS_TOLD = 100
+"""How many lines without a terminal tell of a large group as it proceeds."""
 
 OUTPUT_LINES = 3
 """How many lines of the newest output are shown."""
@@ -163,6 +171,21 @@ class OutputSource(Protocol):
         """The view ends."""
 
 
+class LiveGroups:
+    """The folded groups of a plan that is edited while it runs: found again for each version."""
+
+    def __init__(self, plan: Constellation) -> None:
+        self._plan, self._of = plan, (-1, plan.nodes)
+        self._folded = UNFOLDED
+
+    @property
+    def folded(self) -> FoldedGroups:
+        of = (self._plan.version, self._plan.nodes)
+        if self._of[0] != of[0] or self._of[1] is not of[1]:  # a followed plan gets other nodes
+            self._of, self._folded = of, folded_groups(self._plan)
+        return self._folded
+
+
 class NewestOutput:
     """Finds the task that has printed last, among those that run here or have just ended. It looks at few tasks, and
     not with every frame: reading a log splits it into lines."""
@@ -201,6 +224,7 @@ class Progress:
 
     def __init__(self, orchestrator: PlanSource, plan: Constellation, secrets: PlanMask) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
+        self.groups = LiveGroups(plan)
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
         for node in plan.nodes.values():  # a resumed plan may have running tasks
@@ -243,7 +267,7 @@ class Progress:
         self._forget(event.task_id)
         if event.kind in ("task_started", "task_retrying", "task_confirmed"):
             self._begun(event.task_id, event.device)
-        elif event.kind in ("task_completed", "task_failed", "task_cancelled"):
+        elif event.kind == "task_failed" or (event.kind in ENDS and event.task_id not in self.groups.folded.group_of):
             self.ended.appendleft(event.task_id)
 
     def _begun(self, task_id: str, device: str | None) -> None:
@@ -272,6 +296,22 @@ class Progress:
 
     def running_nodes(self, limit: int) -> list[Node]:
         return list(islice(self._started_nodes(), min(limit, self.running_count)))
+
+    def shown_running(self, limit: int) -> list[Node]:
+        """The running tasks that are not behind a folded group."""
+        behind = self.groups.folded.group_of
+        nodes = islice(self._started_nodes(), self.running_count)
+        return list(islice((node for node in nodes if node.id not in behind), limit))
+
+    def group_counts(self, limit: int) -> list[tuple[Node, dict[str, int]]]:
+        """The folded groups whose elements have not all ended, with how many have which status."""
+        folded, nodes = self.groups.folded, self.plan.nodes
+        heads = (nodes[group] for group in folded.behind if nodes[group].status is PENDING)
+        return [(head, folded.counts(head.id, self._shown_status)) for head in islice(heads, limit)]
+
+    def _shown_status(self, node: Node) -> str:
+        queued = self.fleet is not None and node.status is RUNNING and node.id not in self.fleet.begun
+        return QUEUED if queued else node.shown_status
 
     def queued_group(self) -> PendingGroup | None:
         """The tasks that wait for a device of the fleet."""
@@ -441,15 +481,38 @@ class _Lines:
         self._over = False
         self._reader_is_gone = False
         self._since: float | None = None  # when the plan began, or was reopened
+        self._groups = LiveGroups(plan)
+        self._ended = {
+            group: Counter(str(node.status) for node in behind if node.status in TERMINAL)
+            for group, behind in self._groups.folded.behind.items()
+        }
 
     def observe(self, event: Event) -> None:
         if event.constellation == self._plan.id:
             self._since = self._since or opened_at(self._plan) or event.at
             since = event.at - self._since
-            text = self._secrets.shown(sentence(event, self._plan))
+            text = self._secrets.shown(self._sentence(event))
+            if not text:
+                return
             text = truncate(text, LONGEST_LINE) if isinstance(event, TaskEvent) else text  # the last line of a command
             self._lines.append(f"{max(0.0, since):8.2f}  {clean(text)}\n")
             self._wake.set()
+
+    def _sentence(self, event: Event) -> str:
+        """An event in words; empty for a usual one of an element of a large group, of which each hundredth that has
+        completed is told."""
+        folded = self._groups.folded
+        group = folded.group_of.get(event.task_id) if isinstance(event, TaskEvent) else None
+        if group is None or not isinstance(event, TaskEvent):
+            return sentence(event, self._plan)
+        ended, elements = self._ended.setdefault(group, Counter()), len(folded.behind[group])
+        if event.kind in ENDS:
+            ended[str(event.status)] += 1
+        if event.kind not in ("task_started", "task_completed"):
+            return sentence(event, self._plan)
+        if event.kind == "task_started" or ended.total() % ceil(elements / PARTS_TOLD):
+            return ""
+        return f"{group}: {counts_text(ended)} of {elements:,}"
 
     @contextlib.asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
@@ -588,7 +651,11 @@ def _bar(progress: Progress, width: int) -> Text:
 def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     """Running tasks first, then pending ones with their holders, then the latest ends. If there is no room for all
     pending tasks, there is a line for each holder."""
-    running, ended = progress.running_nodes(room + 1), progress.ended_nodes(room)
+    heads = progress.group_counts(room)
+    room -= len(heads)
+    if room <= 0:
+        return _grid(heads)
+    running, ended = progress.shown_running(room + 1), progress.ended_nodes(room)
     share = max(1, room // 4)
     pending, groups = _pending(progress, max(share, room - len(running) - min(share, len(ended))))
     waiting = len(pending) + len(groups)
@@ -596,16 +663,11 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     left = 0
     if len(some_running) < len(running):
         some_running = some_running[:-1]
-        left = progress.running_count - len(some_running)
+        left = progress.running_count - len(some_running) - sum(counts.get(str(RUNNING), 0) for _, counts in heads)
     lines = len(some_running) + (left > 0)
     pending, groups = pending[: max(share, room - lines - min(share, len(ended)))], groups[: max(0, room - lines)]
     some_ended = ended[: max(0, room - lines - len(pending) - len(groups))]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=1)
-    grid.add_column(no_wrap=True, max_width=WIDEST_NAME, overflow="ellipsis")
-    for _ in ("status", "device", "time"):
-        grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=DIM)
+    grid = _grid(heads)
     for node in some_running:
         device, since = progress.place_of(node)
         _row(grid, node, "running", _run_word(node), _seconds(now - since), "", device)
@@ -621,7 +683,20 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     for node in some_ended:
         why = progress.secrets.shown(reason(node.error))
         _row(grid, node, str(node.status), str(node.status), _took(node), why)
-    grid.expand = True
+    return grid
+
+
+def _grid(heads: Sequence[tuple[Node, Mapping[str, int]]]) -> Table:
+    """The columns of tasks, and a line for each folded group: it is one task, with counts of its elements."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(width=1)
+    grid.add_column(no_wrap=True, max_width=WIDEST_NAME, overflow="ellipsis")
+    for _ in ("status", "device", "time"):
+        grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=DIM)
+    for head, counts in heads:
+        status = status_of_group(head.shown_status, counts)
+        _row(grid, head, status, status, "", f"{sum(counts.values()):,}: {counts_text(counts)}")
     return grid
 
 

@@ -49,6 +49,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED
 from asterism.fleet.fleet import UnknownDevice
 from asterism.report.log_text import log_text
+from asterism.report.picture import counts_text
 
 PLANS, RUNS, DEVICES, SERIES, NOTICES = TABS = ("plans", "runs", "devices", "series", "notices")
 TASKS = "tasks"
@@ -188,7 +189,7 @@ def _plan_order(plan: documents.PlanSummary, now: float) -> dict[str, float]:
 
 
 async def _tasks(system: System, name: str) -> Listing:
-    plan = await system.show_plan(name)
+    plan = await system.show_plan(name, folded=True)
     after = defaultdict[str, list[str]](list)
     for edge in plan.dependencies:
         after[edge.target].append(edge.source)
@@ -199,6 +200,7 @@ async def _tasks(system: System, name: str) -> Listing:
 def _task_row(plan: str, task: documents.PlanTask, after: Sequence[str], now: float) -> Row:
     held = "held for review" if task.held_by and task.status != "waiting" else ""
     status = "waiting" if held else task.phase or task.status
+    elements = counts_text(task.behind)
     times = task.attempt
     begun, ended = (task.started_at, task.ended_at) if times is None else (times.begun_at, times.ended_at)
     lasted = None if begun is None else (now if ended is None else ended) - begun
@@ -210,7 +212,7 @@ def _task_row(plan: str, task: documents.PlanTask, after: Sequence[str], now: fl
         str(task.attempts) if task.attempts > 1 else "",
         "" if lasted is None else format_age(lasted),
         Text(clean(", ".join(after)), DIM),
-        Text(clean(task.reason or held), DIM),
+        Text(clean(task.reason or held or elements), DIM),
     ]
     return Row(Subject(TASKS, task.id, plan), cells, {"FOR": -(lasted or 0.0), "TRIES": -task.attempts})
 
