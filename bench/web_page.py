@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from asterism import Constellation, Task
-from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
+from asterism.report.layout import Dependency, PlanLayout, fresh, updated
 from bench.page import table, time_text
 
 HEAD = """# Benchmarks: the page

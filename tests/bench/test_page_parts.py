@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asterism.report.incremental_layout import fresh
+from asterism.report.layout import fresh
 from bench import web_page
 
 SHAPE: web_page.Shape = (["a", "b", "c"], [("a", "b"), ("b", "c")])

@@ -70,7 +70,7 @@ async def test_a_task_is_not_assigned_to_a_disconnected_device(dialect: Dialect)
 
 
 def test_the_ablation_a_disconnected_device_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.compat.managed_devices.Fleet.is_connected", lambda self, device: True)
+    monkeypatch.setattr("asterism.compat.plan_orchestrator.Fleet.is_connected", lambda self, device: True)
     devices = Devices("one")
     session = Session(GALAXY, devices)
     session.agent(lambda mine, event: devices.connected.clear())

@@ -15,8 +15,14 @@ from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite
 from asterism.models import ModelEditor, device_aliases
-from asterism.models.device_aliases import ALIAS, DeviceAliases, alias_of, plain_capabilities, shown_capabilities
-from asterism.models.fleet_surroundings import known_capabilities
+from asterism.models.device_aliases import (
+    ALIAS,
+    DeviceAliases,
+    alias_of,
+    known_capabilities,
+    plain_capabilities,
+    shown_capabilities,
+)
 from asterism.models.model_editor import _PlanState
 from asterism.models.planner import planner_prompt
 from asterism.store.protocol import PutRegister, PutSession
@@ -200,7 +206,7 @@ WORDS = frozenset(
     | {"form", "style", "stream", "strategy", "scopes", "escalates_to", "rests", "replaced", "unowned", "families"}
     | {"budget", "budget_text", "spent", "spent_text", "reserved_text", "unpriced", "higher_limits", "model", "counts"}
     | {"store", "runs", "devices", "weights", "parts"}
-    | {"tick", "after_previous", "late", "awaited", "schedule", "failures", "local", "date", "work", "today"}
+    | {"tick", "after_previous", "late", "awaited", "schedule", "failures", "local", "date", "work", "today", "behind"}
 )
 """Ids, words of the product, times and numbers: none contains the name of a device."""
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.report.incremental_layout import LOOSEST, SPARE_LAYERS, PlanLayout, fresh, updated
-from asterism.report.layout import BEND_ROOM, MOST_BENDS
+from asterism.report.layout import BEND_ROOM, LOOSEST, MOST_BENDS, SPARE_LAYERS, PlanLayout, fresh, updated
 
 Shape = tuple[list[str], list[tuple[str, str]]]
 

@@ -9,7 +9,7 @@ import pytest
 from asterism.core.limits import Account, LimitBook
 from asterism.fleet.stored_limits import StoredLimits
 from asterism.testing.simulator import Violation, simulate
-from asterism.testing.simulator.limit_world import LimitWorld
+from asterism.testing.simulator.fleet_world import LimitWorld
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def no_accounts(patch: pytest.MonkeyPatch) -> None:
 
 def no_admission(patch: pytest.MonkeyPatch) -> None:
     """A run is granted whether or not its limits have room."""
-    patch.setattr(LimitBook, "shortages", lambda self, uses: [])
+    patch.setattr(LimitBook, "shortages", lambda self, *given: [])
 
 
 def no_rate(patch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,15 @@ from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
-from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, MoveWorld, ScheduleWorld, WallClockWorld
+from asterism.testing.simulator.fleet_world import (
+    BatteryWorld,
+    FleetWorld,
+    LimitWorld,
+    MoveWorld,
+    ScheduleWorld,
+    WallClockWorld,
+)
 from asterism.testing.simulator.gateway_world import GatewayWorld
-from asterism.testing.simulator.limit_world import LimitWorld
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import CancelWorld, PlanWorld, RetryWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named

@@ -7,6 +7,8 @@ MCP are about many plans, so they have aliases only.
 
 An alias is made of the name alone, so it is the same in every process and when answers are replayed. Nobody can give
 two devices one alias with effect: an alias that means several devices means none.
+
+What surrounds a plan in a store, for the prompt of its editor: the devices of the fleet, and the output of tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from asterism.core.run.session import ABROAD, is_reserved
+from asterism.fleet.joinable_devices import DEVICES
+from asterism.fleet.retention import PREFIX
+from asterism.store.protocol import Query
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
 
 ALIAS = re.compile(r"device-[0-9a-f]{8}")
 
@@ -178,3 +188,43 @@ class DeviceAliases:
         if not self._names:
             return text
         return _DEVICE_KEY.sub(lambda match: match[1] + json.dumps(self.meant(match[3]), ensure_ascii=False), text)
+
+
+async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | None]]:
+    """Id, capabilities and slots of the devices that take work, in the order of their names."""
+    now = fleet.store.clock()
+    sessions = [
+        session
+        for session in await fleet.store.sessions()
+        if session.reachable(now) and session.slots and not session.draining
+    ]
+    return sorted((session.device, sorted(session.can), session.slots) for session in sessions)
+
+
+async def known_capabilities(fleet: Fleet) -> frozenset[str]:
+    """The capabilities that people of the fleet have written: in invitations of devices, in workflows, and on devices
+    that join with access to the store. What a device behind a gateway or of a peer says is its own word."""
+    enrolled = {register.key.removeprefix(DEVICES): register.value for register in await fleet.store.registers(DEVICES)}
+    words = {word for value in enrolled.values() for word in value["can"] or ()}
+    for session in await fleet.store.sessions():
+        if session.device not in enrolled and session.state != ABROAD:
+            words |= session.can
+    return frozenset(words.union(*(flow.needs | flow.wants for flow in await fleet.workflows.all())))
+
+
+async def fleet_aliases(fleet: Fleet) -> DeviceAliases:
+    """Aliases for all devices that the fleet knows. Processes that run plans, and servers, are not among them: no
+    machine can choose such a name."""
+    sessions = await fleet.store.sessions(ended=True)
+    names = {session.device for session in sessions if session.state == ABROAD or not is_reserved(session.device)}
+    enrolled = {register.key.removeprefix(DEVICES) for register in await fleet.store.registers(DEVICES)}
+    return DeviceAliases(names | enrolled)
+
+
+async def task_output(fleet: Fleet, plan: str, task: str, epoch: int) -> str:
+    """What the last attempt of an execution printed."""
+    for run in await fleet.store.find(Query(key=f"{PREFIX}{plan}/{task}/{epoch}")):
+        logs = await fleet.logs(run.id)
+        if logs:
+            return logs[-1].text
+    return ""

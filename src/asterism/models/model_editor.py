@@ -247,7 +247,7 @@ class ModelEditor(Editor):
     async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
         failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
         if self._fleet is not None:
-            from asterism.models.fleet_surroundings import fleet_devices, known_capabilities, task_output
+            from asterism.models.device_aliases import fleet_devices, known_capabilities, task_output
 
             devices, known = await fleet_devices(self._fleet), await known_capabilities(self._fleet)
             outputs = {

@@ -11,7 +11,7 @@
     write_report("report.html", result, recording)
 
 A constellation becomes a ``Picture`` (``picture``), plain data that ``svg``, ``mermaid`` and ``terminal`` draw from its
-``Graph``. ``layout`` computes places and routes for SVG, ``incremental_layout`` those of a plan that changes on the
+``Graph``. ``layout`` computes places and routes for SVG, and those of a plan that changes on the
 page, ``terminal`` has marks and colours for the terminal.
 
 A result becomes a ``Report`` (``result_report``, records in ``report_data``), which ``html_report`` turns into a page

@@ -17,8 +17,7 @@ from weakref import WeakValueDictionary
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.folded_groups import folded_groups
-from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, updated
-from asterism.report.layout import Place
+from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
 
 COLUMN = 244
 ROW = 64

@@ -867,7 +867,7 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 
 
 async def _surroundings(fleet: Fleet) -> dict[str, Any]:
-    from asterism.models.fleet_surroundings import fleet_devices, known_capabilities
+    from asterism.models.device_aliases import fleet_devices, known_capabilities
 
     workflows = [(flow.name, flow.description or _command(flow)) for flow in await fleet.workflows.all()]
     known = await known_capabilities(fleet)

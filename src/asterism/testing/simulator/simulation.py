@@ -210,7 +210,7 @@ WORLDS: Mapping[str, str] = {
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}fleet_world:ScheduleWorld",
     "moves": f"{_HERE}fleet_world:MoveWorld",
-    "limits": f"{_HERE}limit_world:LimitWorld",
+    "limits": f"{_HERE}fleet_world:LimitWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}plan_world:RetryWorld",
     "cancellations": f"{_HERE}plan_world:CancelWorld",
