@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asterism.api.documents import BatchDetails, FailedRun
-from asterism.cli.run.run_views import batch_lines
+from asterism.cli.run import runs_commands
+from asterism.cli.run.run_views import batch_lines, progress_line
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutLog, Query, StoredChunk
@@ -91,10 +94,16 @@ BATCHES = (
     Row("batch results films", "2 runs of the batch have not ended.", films),
     Row("batch results films --csv --json", "Give either --csv or --json.", films, code=64),
     Row("runs list --batch films --status failed", "no luck", films),
-    Row("runs create cut --each {lines} --as file --batch new", "Follow them with: asterism batch show new", films),
+    Row("runs create cut --each {lines} --as file --batch new", "Follow them with: asterism batch wait new", films),
     Row("runs create cut --each {lines} --as file --batch new --wait", "asterism batch wait new", films, code=64),
     Row('runs create cut --input \'{{"file": "a"}}\' --batch films --json', '"batch": "films"', films),
 )
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far a batch has come is not told: when depends on the speed of the machine."""
+    monkeypatch.setattr(runs_commands, "TOLD_EVERY", 20.0)
 
 
 @rows_and_systems(BATCHES, others=pytest.mark.long)
@@ -184,3 +193,37 @@ def test_the_rate_has_a_unit_that_people_can_read(rate: float | None, left: floa
     assert lines[1].strip() == text
     assert lines[3] == "Failed, the newest"
     assert "\x1b" not in "".join(lines)
+    assert progress_line(batch) == f"films  44 % of 50 runs: 10 completed, 12 failed, 8 running, 20 waiting; {text}"
+
+
+def test_who_waits_for_a_batch_reads_how_far_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_commands, "TOLD_EVERY", 0.0)
+    with system_scene("sqlite", tmp_path / "sqlite", "") as scene:
+        names = films(scene)
+        notes: list[str] = []
+
+        def read(line: str) -> None:
+            notes.append(line)
+            if len(notes) == 1:
+                scene.step(names["working"], completed("text"))
+            elif len(notes) == 2:
+                scene.step(names["waiting"], taken_by("laptop"), started, completed(1))
+
+        monkeypatch.setattr(runs_commands, "note", read_apart(read))
+        result = scene.run("batch", "wait", "films")
+    assert [note.partition(";")[0] for note in notes] == [
+        "films  60 % of 5 runs: 1 completed, 1 failed, 1 cancelled, 1 running, 1 waiting",
+        "films  80 % of 5 runs: 2 completed, 1 failed, 1 cancelled, 1 waiting",
+    ]
+    assert "100 % of 5 runs" in result.stdout
+
+
+def read_apart(read: Callable[[str], None]) -> Callable[[str], None]:
+    """``read`` in a thread of its own, outside the event loop of the command."""
+
+    def apart(line: str) -> None:
+        reader = threading.Thread(target=read, args=(line,))
+        reader.start()
+        reader.join()
+
+    return apart

@@ -15,6 +15,7 @@ from asterism.cli.run.schedule_views import followed_backfill
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
+from asterism.durable import plan_runner
 from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.stored_plans import explain_task
@@ -90,6 +91,22 @@ async def test_each_tick_has_a_plan_in_its_order(stage: Stage) -> None:
     [notice] = [notice for _, notice in await stage.store.notices() if notice.kind == "schedule"]
     text = "schedule nightly: the backfill of 3 ticks has ended: 3 succeeded, 0 failed, 0 skipped"
     assert notice.message == text
+
+
+@pytest.mark.parametrize(("looks", "most"), [(plan_runner.LOOKS_AFTER_END, 24.0), (0, 120.0)])
+async def test_the_next_plan_of_a_backfill_starts_soon(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, looks: int, most: float
+) -> None:
+    """The coordinator is another process, which cannot wake the runner. Without looks after an end, each plan waits for
+    the next look."""
+    monkeypatch.setattr(plan_runner, "LOOKS_AFTER_END", looks)
+    await added(stage)
+    await working(stage)
+    begun = stage.now()
+    await start_backfill(stage.fleet(), "nightly", "1970-01-12T00:00", "1970-01-12T11:00")
+    assert (await ended(stage)).succeeded == 12
+    took = stage.now() - begun
+    assert most / 3 < took < most
 
 
 async def test_what_succeeded_is_skipped_and_what_failed_is_run_again(stage: Stage) -> None:

@@ -154,7 +154,7 @@ async def test_kill_9_of_the_server_costs_no_byte_of_an_upload_or_a_download(tmp
             return bytes(data + file.read())
 
         # a server that was started again knows what a run may read from its input alone
-        again = await granted(here.fleet, connection.owner, {"film": {"files_from": "a.film", "manifest": NAME}})
+        again = await granted(here.fleet, connection.owner, {"film": {"files_from": "a.film", "manifests": [NAME]}})
         await connection.own_runs()
         content = await connection.artifacts(again)
         assert hashlib.sha256(await asyncio.to_thread(read)).hexdigest() == NAME

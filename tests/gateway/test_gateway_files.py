@@ -367,7 +367,7 @@ async def test_a_run_reads_the_files_of_its_input_and_no_others() -> None:
         (source / "frame").write_bytes(CONTENT)
         names["manifest"] = Artifacts(place).keep_outputs(source, {"frames": "frame"})
         names["other"] = place.put([b"a secret of another plan"]).name
-        return {"frames": {"files_from": "render.frames", "manifest": names["manifest"]}}
+        return {"frames": {"files_from": "render.frames", "manifests": [names["manifest"]]}}
 
     async with scene(run_input=given) as here:
         assert await here.read(NAME) == CONTENT
@@ -657,7 +657,7 @@ async def test_files_pass_from_run_to_run_on_a_device_without_a_store() -> None:
         assert made.files is not None
         files = Artifacts(await fleet.artifacts()).stored_files(made.files)["frames"]
         assert [(file.path, file.read()) for file in files] == [("out/1", b"one"), ("out/2", b"two")]
-        frames = {"files_from": "render.frames", "manifest": made.files}
+        frames = {"files_from": "render.frames", "manifests": [made.files]}
         pack = Workflow("pack", shell="cat out/*", outputs={})
         taken = await fleet.wait((await fleet.create(pack, {"frames": frames})).id)
         assert (taken.status, taken.output) == ("completed", "onetwo")

@@ -202,3 +202,24 @@ async def test_a_retried_plan_has_its_files(tmp_path: Path) -> None:
     second = await orchestrator.retry(first)
     device.close()
     assert second["pack"].value == "one\ntwo"
+
+
+def grouped(output: str) -> Constellation:
+    """A task takes the files of all elements of a group, which are known while the plan runs."""
+    template = {"shell": "echo $index > $name.txt", "env": {"name": output}, "outputs": {"text": "*.txt"}}
+    plan = Constellation("film")
+    plan.add(Task("scenes", call=lambda: ["castle", "moor"]))
+    plan.add(Task("render", foreach={"from": "scenes", "template": template}), after="scenes")
+    plan.add(Task("pack", shell="cat *.txt", inputs={"text": {"files_from": "render.text"}}))
+    return plan
+
+
+async def test_a_task_takes_the_files_of_all_elements_of_a_group() -> None:
+    result = await run(grouped("{item}"))
+    assert (result["pack"].status, result["pack"].value) == ("completed", "0\n1")
+
+
+async def test_elements_with_different_files_of_one_path_are_refused() -> None:
+    reason = (await run(grouped("scene")))["pack"].reason
+    assert "two elements in the input 'text' have a file 'scene.txt', and the two differ" in reason
+    assert "name it after the element" in reason

@@ -54,7 +54,7 @@ def test_only_brings_the_task_whose_files_are_taken() -> None:
         ("{shell: a, inputs: {a: {files_from: rendr.frames}}}", "but there is no such task; did you mean 'render'?"),
         ("{shell: a, inputs: {a: {files_from: render.frame}}}", "no output 'frame'; its outputs are frames"),
         ("{shell: a, inputs: {a: {files_from: plain.frames}}}", "no output 'frames'; it has no outputs"),
-        ("{shell: a, inputs: {a: {files_from: group.frames}}}", "takes files of 'group', which is a group"),
+        ("{shell: a, inputs: {a: {files_from: group.frame}}}", "no output 'frame'; its outputs are frames"),
         ("{shell: a, inputs: {a: {files_from: x.a}}, outputs: {a: a}}", "takes files of the task itself"),
         ("{shell: a, inputs: {a: {files_from: render}}}", "files_from names a task and its output"),
         ("{shell: a, outputs: {a: a}, cwd: /tmp}", "cwd cannot be combined with outputs"),

@@ -45,7 +45,7 @@ from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.task_inputs import MissingInput, call_apart
 from asterism.execution.working_folder import InputFiles
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
-from asterism.fleet.device.run_inputs import CONSTANTS, MANIFEST, is_secret, literal
+from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, is_secret, literal
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of
@@ -583,7 +583,7 @@ def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any], files: Mappin
     filled = {}
     for name, value in inputs.items():
         if name in files:
-            value = {**value, MANIFEST: files[name].manifest}
+            value = {**value, MANIFESTS: list(files[name].manifests)}
         elif type(value) not in CONSTANTS and not is_secret(value):
             value = literal(references.fill(value, name))
         filled[name] = value

@@ -41,6 +41,10 @@ log = logging.getLogger("asterism.schedule")
 LOOK_INTERVAL = 5.0
 """Seconds between two looks for plans that no process runs."""
 
+SOON, LOOKS_AFTER_END = 0.5, 6
+"""The seconds between two looks after the end of a plan, and their number: the next plan of a schedule or a backfill
+follows, and a coordinator in another process creates it."""
+
 TRIES_BEFORE_WARNING = 3
 """How often the name for the process of a plan is taken before people are warned."""
 
@@ -59,6 +63,7 @@ class PlanRunner:
         self._woken = asyncio.Event()
         self._id = new_id(fleet.store.clock(), fleet.chance)
         self._announced_at: float | None = None
+        self._looks_soon = 0
         self._hindered: dict[str, int] = {}  # how often the name for a plan was taken, though nobody ran the plan
         self.running: dict[str, asyncio.Task[None]] = {}
         """The plans that this process runs, by name."""
@@ -94,7 +99,9 @@ class PlanRunner:
 
     async def _pause(self) -> None:
         """Wait until it is time for the next look, or until this is woken."""
-        await first_of(self._fleet.clock.sleep(self._every), self._woken.wait())
+        pause = min(SOON, self._every) if self._looks_soon else self._every
+        self._looks_soon = max(0, self._looks_soon - 1)
+        await first_of(self._fleet.clock.sleep(pause), self._woken.wait())
         self._woken.clear()
 
     async def look(self) -> None:
@@ -119,13 +126,15 @@ class PlanRunner:
                 yield name
 
     async def _run(self, name: str) -> None:
-        """Run one plan, unless another process does. A second look follows."""
+        """Run one plan, unless another process does. Looks for the next one follow."""
         fleet = self._fleet
         # the device of an orchestrator would take the place of this process's own
         own = fleet.named(fleet.by)
         try:
             result = await self._make(own).run_stored(name)
             log.info("plan %s has ended: %s", name, result.state)
+            self._looks_soon = LOOKS_AFTER_END
+            self.wake()
         except DeviceNameTaken as reason:
             await self._name_taken(name, reason)
         except (AlreadyRunning, OwnershipLost, StoreUnavailable) as reason:

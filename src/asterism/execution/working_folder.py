@@ -25,9 +25,9 @@ Answer = TypeVar("Answer")
 
 
 class InputFiles(NamedTuple):
-    """The files of an input: those of one output of an execution."""
+    """The files of an input: those of one output of an execution, or of several, the elements of a group."""
 
-    manifest: str
+    manifests: tuple[str, ...]
     output: str
 
 
@@ -70,17 +70,17 @@ class WorkFiles:
         folder.mkdir()
         placed: dict[str, tuple[str, str]] = {}
         for name, files in self._inputs.items():
-            made = self._artifacts.manifest(files.manifest)
-            if files.output not in made:
-                raise ArtifactProblem(f"the files of the input {name!r} have no output {files.output!r}")
-            for entry in made[files.output]:
-                known = placed.setdefault(entry.path, (entry.sha256, name))
-                if known == (entry.sha256, name):
-                    self._place(entry, folder, name)
-                elif known[0] != entry.sha256:
-                    raise ArtifactProblem(
-                        f"the inputs {known[1]!r} and {name!r} both have a file {entry.path!r}, and the two differ"
-                    )
+            for manifest in files.manifests:
+                made = self._artifacts.manifest(manifest)
+                if files.output not in made:
+                    raise ArtifactProblem(f"the files of the input {name!r} have no output {files.output!r}")
+                for entry in made[files.output]:
+                    known = placed.get(entry.path)
+                    if known is None:
+                        placed[entry.path] = (entry.sha256, name)
+                        self._place(entry, folder, name)
+                    elif known[0] != entry.sha256:
+                        raise ArtifactProblem(_two_files(entry.path, known[1], name))
 
     def _place(self, entry: FileEntry, folder: Path, name: str) -> None:
         try:
@@ -117,3 +117,10 @@ def remove_folder(folder: Path) -> None:
                 if not os.path.islink(path):
                     os.chmod(path, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _two_files(path: str, first: str, second: str) -> str:
+    if first != second:
+        return f"the inputs {first!r} and {second!r} both have a file {path!r}, and the two differ"
+    advice = "name it after the element, such as {item} or {index}"
+    return f"two elements in the input {first!r} have a file {path!r}, and the two differ; {advice}"

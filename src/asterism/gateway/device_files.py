@@ -27,6 +27,7 @@ from asterism.base.content_store import NAME, Content, ContentFolder, ContentSto
 from asterism.core.run.run import Grant, Run
 from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
 from asterism.fleet.device.process_records import state_directory
+from asterism.fleet.device.run_inputs import manifests_in
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import BLOB_AGE
 from asterism.gateway.device_storage import DeviceStorage
@@ -268,8 +269,7 @@ class DeviceFiles:
 def _manifests(run_input: Any) -> Iterator[str]:
     """The manifests of the files in the input of a run."""
     for value in run_input.values() if isinstance(run_input, Mapping) else ():
-        if isinstance(value, Mapping) and isinstance(value.get("manifest"), str):
-            yield value["manifest"]
+        yield from manifests_in(value)
 
 
 def _all_names(place: ContentStore, manifests: set[str]) -> frozenset[str]:

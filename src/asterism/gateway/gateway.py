@@ -98,6 +98,9 @@ LARGEST_FILE = 2**50
 LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
 """How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
 
+FRESH = ("hello", "join", "output", "beat", "take")
+"""The operations before which the store is asked whether the device was revoked: it is given no run any more."""
+
 
 class Gateway:
     """``fleet`` is that of the server. Call ``open`` first, and run ``look_for_work`` beside."""
@@ -141,7 +144,7 @@ class Gateway:
             perform = self._operations.get(operation)
             if perform is None:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
-            identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
+            identity = await self.identify(token, fresh=operation in FRESH)
             return await perform(identity, body if operation in BYTES_SENT else checked_object(body))
         except ValueError as error:
             raise GatewayRefusal(400, "invalid", str(error)) from None

@@ -15,7 +15,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.core.plan.task_files import files_of_inputs
+from asterism.core.plan.task_files import files_of_inputs, makers_of
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
@@ -260,11 +260,12 @@ def input_files(work: Work) -> dict[str, InputFiles]:
     """The inputs of a task that are files of others. Raises MissingInput for files of a task that has not made any."""
     inputs = {}
     for name, reference in files_of_inputs(work.task.inputs).items():
-        source = work.plan.nodes.get(reference.task)
-        manifest = None if source is None else source.files
-        if manifest is None:
-            raise MissingInput(f"input {name!r}: task {reference.task!r} has no files, since it has not completed")
-        inputs[name] = InputFiles(manifest, reference.output)
+        manifests = []
+        for maker in makers_of(work.plan.nodes, reference.task):
+            if maker.files is None:
+                raise MissingInput(f"input {name!r}: task {maker.id!r} has no files, since it has not completed")
+            manifests.append(maker.files)
+        inputs[name] = InputFiles(tuple(manifests), reference.output)
     return inputs
 
 

@@ -265,7 +265,7 @@ class _MadeFiles:
         return await asyncio.to_thread(lambda: {name: self._digest(files) for name, files in taken.items()})
 
     def _digest(self, files: InputFiles) -> str:
-        return _digest(self._artifacts.manifest(files.manifest).get(files.output, ()))
+        return _digest([self._artifacts.manifest(name).get(files.output, ()) for name in files.manifests])
 
     def key(self, executed: str, inputs: Mapping[str, Any]) -> str:
         """Whatever was made stays, so there is a record of each work on each input."""

@@ -343,9 +343,7 @@ def missing_outputs(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str
     for task_id, task in tasks.items():
         for name, reference in task_files.files_of_inputs(task.inputs or {}).items():
             source = tasks.get(reference.task) if reference.task != task_id else None
-            if source is not None and (source.foreach is not None or source.matrix is not None):
-                yield task_id, name, f"the input {name!r} takes files of {reference.task!r}, which is a group"
-            elif source is not None and (problem := task_files.source_problem(name, reference, source.outputs or ())):
+            if source is not None and (problem := task_files.source_problem(name, reference, source.outputs or ())):
                 yield task_id, name, problem
 
 

@@ -116,8 +116,11 @@ def add_group(
     for element in elements:
         plan.add(element, after or None)
     # without elements there is nothing to wait for but what the elements would have waited for
+    expanded: dict[str, Any] = {"of": [element.id for element in elements]}
+    if template.outputs:
+        expanded["outputs"] = list(template.outputs)
     above = dict.fromkeys((element.id for element in elements), "completion") if elements else after
-    plan.add(group_task(template, {"of": [element.id for element in elements]}), above or None)
+    plan.add(group_task(template, expanded), above or None)
 
 
 def _chosen(elements: Sequence[Task], only: Collection[str]) -> list[Task]:

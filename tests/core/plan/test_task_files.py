@@ -16,7 +16,7 @@ from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.step_changes import replay_step
 from asterism.core.plan.task import Dependency, Task
-from asterism.core.plan.task_files import handles_files, path_problem
+from asterism.core.plan.task_files import handles_files, makers_of, outputs_of, path_problem
 
 FRAMES = {"frames": {"files_from": "render.frames"}}
 
@@ -219,3 +219,61 @@ def test_the_journal_and_a_snapshot_have_the_files() -> None:
     snapshot.copy_nodes()
     [before] = [item for item in json.loads("".join(snapshot.chunks()))["tasks"] if item["task"]["id"] == "render"]
     assert "files" not in before
+
+
+# -- files of groups ---------------------------------------------------------------------------------------------------
+
+TEMPLATE = {"shell": "render", "outputs": {"frames": "*.png"}}
+
+
+@pytest.mark.parametrize(
+    ("foreach", "outputs"),
+    [
+        ({"of": ["a"], "outputs": ["frames"]}, ["frames"]),
+        ({"of": ["a"]}, []),
+        ({"from": "list", "template": TEMPLATE}, ["frames"]),
+        ({"from": "list", "template": TEMPLATE, "of": ["a"]}, ["frames"]),
+        ({"from": "list", "template": {"foreach": {"from": "list", "template": TEMPLATE}}}, ["frames"]),
+        ({"from": "list", "template": {"shell": "x"}}, []),
+        ({"of": ["a"], "template": 3}, []),
+        ({"of": ["a"], "outputs": 3}, []),
+        ({"of": ["a"], "outputs": [3, "frames"]}, ["frames"]),
+    ],
+)
+def test_a_group_has_the_outputs_of_its_elements(foreach: dict[str, Any], outputs: list[str]) -> None:
+    assert list(outputs_of(Task("group", foreach=foreach))) == outputs
+
+
+def groups() -> Constellation:
+    """Two levels of groups. The outer names a task that is missing, one that it does not depend on, and itself."""
+    plan = Constellation("film")
+    for name in ("a", "b", "c", "stray"):
+        plan.add(Task(name, shell="x", outputs={"frames": "*.png"}))
+    plan.add(Task("inner", foreach={"of": ["b", "c"], "outputs": ["frames"]}), {"b": "completion", "c": "completion"})
+    of = ["a", "gone", "inner", "stray", "outer"]
+    plan.add(Task("outer", foreach={"of": of, "outputs": ["frames"]}), {"a": "completion", "inner": "completion"})
+    return plan
+
+
+def test_the_files_of_a_group_are_made_by_its_elements() -> None:
+    nodes = groups().nodes
+    assert [node.id for node in makers_of(nodes, "outer")] == ["a", "b", "c"]
+    assert [node.id for node in makers_of(nodes, "a")] == ["a"]
+    assert list(makers_of(nodes, "gone")) == []
+
+
+def test_a_task_that_takes_files_of_a_group_comes_after_it() -> None:
+    plan = groups()
+    plan.add(Task("pack", shell="pack", inputs={"frames": {"files_from": "outer.frames"}}))
+    assert list(plan.nodes["pack"].parents) == ["outer"]
+    with pytest.raises(PlanError, match="no output 'log'; its outputs are frames"):
+        plan.add(Task("read", shell="read", inputs={"log": {"files_from": "outer.log"}}))
+
+
+def test_an_edit_of_a_group_keeps_the_files_that_others_take() -> None:
+    plan = groups()
+    plan.add(Task("pack", shell="pack", inputs={"frames": {"files_from": "outer.frames"}}))
+    running(plan)
+    [(_, rule, message)] = rejected(plan, UpdateTask("outer", foreach={"of": ["a"]}))
+    assert rule == "files"
+    assert "no output 'frames'; it has no outputs" in message

@@ -28,6 +28,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
 from asterism.durable import admin, plan_requests, stored_plans
 from asterism.durable.approval_store import approval_terms, list_approvals
@@ -144,7 +145,8 @@ async def list_files(system: LocalSystem, request: declared.ListFiles) -> docume
     plan = (await read_plan(system.fleet, request.plan)).record.plan
     if request.task is not None and request.task not in plan:
         raise unknown_task(plan, request.task)
-    wanted = [node for node in plan.nodes.values() if request.task in (None, node.id) and node.files is not None]
+    makers = plan.nodes.values() if request.task is None else makers_of(plan.nodes, request.task)
+    wanted = [node for node in makers if node.files is not None]
     if not wanted:
         return documents.Page(items=[])
     artifacts = await system.fleet.files()

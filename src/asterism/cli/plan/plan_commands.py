@@ -192,13 +192,18 @@ async def files(system: System, name: str, task: str | None) -> Answer:
 @plan.command()
 @option("-o --output DIR", "The folder to write to.", to="folder", required=True, type=click.Path(file_okay=False))
 async def get(system: System, name: str, task: str, output: str, folder: str) -> Answer:
-    """Write the files of an output of a task to a folder.
+    """Write the files of an output of a task to a folder. A group has those of its elements.
 
     Each file is verified before it gets its name. Called again after an interruption, it continues where it stopped."""
 
     wanted = [file for file in (await system.list_files(name, task)).items if file.output == output]
     if not wanted:
         raise click.ClickException(f"task {clean(task)!r} of plan {clean(name)!r} has no files {clean(output)!r}")
+    paths: dict[str, str] = {}
+    for file in wanted:
+        if (maker := paths.setdefault(file.path, file.task)) != file.task:
+            both = f"{clean(maker)!r} and {clean(file.task)!r} both have a file {clean(file.path)!r}"
+            raise click.ClickException(f"{both}; get the files of one element at a time")
     for file in wanted:
         await download(system, name, file, Path(folder))
     return Answer(wanted, "\n".join(clean(f"{folder}/{file.path}") for file in wanted))

@@ -257,7 +257,7 @@ class _Creation:
         if self._before.runs:
             note(f"{plural(self._before.runs, 'run')} had been created before the last command stopped.")
         batch = self._new.options.get("batch")
-        command = "asterism runs watch" if batch is None else f"asterism batch show {shlex.quote(batch)}"
+        command = "asterism runs watch" if batch is None else f"asterism batch wait {shlex.quote(batch)}"
         note(f"Follow them with: {command}")
 
 

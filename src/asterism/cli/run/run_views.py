@@ -369,14 +369,9 @@ def _percent(batch: Batch) -> str:
 
 def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
     """How far a batch has come, and what failed."""
-    counts = ", ".join(f"{getattr(batch, name):,} {name}" for name in _COUNTS if getattr(batch, name))
-    yield Text.assemble((clean(batch.name), BOLD), f"  {_percent(batch)} of {plural(batch.runs, 'run')}: {counts}")
-    if batch.ended:
-        yield Text(f"  took {format_duration((batch.ended_at or batch.now) - batch.created_at)}", DIM)
-    elif batch.rate is None:
-        yield Text("  No run has ended yet.", DIM)
-    else:
-        yield Text(f"  {_pace(batch.rate)}, about {format_age(batch.time_left)} left", DIM)
+    yield Text.assemble((clean(batch.name), BOLD), f"  {_progress(batch)}")
+    took = f"took {format_duration((batch.ended_at or batch.now) - batch.created_at)}"
+    yield Text(f"  {took if batch.ended else _forecast(batch)}", DIM)
     if batch.failures:
         yield Text()
         yield Text("Failed" if len(batch.failures) == batch.failed else "Failed, the newest", BOLD)
@@ -387,6 +382,22 @@ def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
     if batch.failed:
         yield Text()
         yield Text(f"Run them again with: asterism batch retry {clean(batch.name)} --failed", DIM)
+
+
+def progress_line(batch: BatchDetails) -> str:
+    """How far a batch has come that has not ended."""
+    return f"{clean(batch.name)}  {_progress(batch)}; {_forecast(batch)}"
+
+
+def _progress(batch: BatchDetails) -> str:
+    counts = ", ".join(f"{getattr(batch, name):,} {name}" for name in _COUNTS if getattr(batch, name))
+    return f"{_percent(batch)} of {plural(batch.runs, 'run')}: {counts}"
+
+
+def _forecast(batch: BatchDetails) -> str:
+    if batch.rate is None:
+        return "No run has ended yet."
+    return f"{_pace(batch.rate)}, about {format_age(batch.time_left)} left"
 
 
 def _pace(rate: float) -> str:

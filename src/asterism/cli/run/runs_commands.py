@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 KEEPS = ("epoch", "original", "furthest")
 FAILED, REFUSED = 1, 64
+TOLD_EVERY = 5.0
+"""Seconds between two lines about a batch that somebody waits for."""
 """Exit codes: a run failed or was cancelled; what was asked for was refused."""
 
 
@@ -516,14 +518,18 @@ async def show_batch(system: System, name: str) -> Answer:
     return Answer(details, lambda width: batch_lines(details, width))
 
 
-@batch.command()
+@batch.command(short_help="Wait until all runs of a batch have ended.")
 async def wait_batch(system: System, name: str) -> Answer:
-    """Wait until all runs of a batch have ended. Exits with 1 if one of them failed or was cancelled."""
-    from asterism.cli.run.run_views import batch_lines
+    """Wait until all runs of a batch have ended, and print how far it has come. Exits with 1 if one of them failed or
+    was cancelled."""
+    from asterism.cli.run.run_views import batch_lines, progress_line
 
-    details = await ask_again(partial(system.wait_batch, name))
+    told, details = 0, await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
     while not details.ended:
-        details = await ask_again(partial(system.wait_batch, name))
+        if (ended := details.completed + details.failed + details.cancelled) != told:
+            note(progress_line(details))
+            told = ended
+        details = await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
     code = FAILED if details.failed or details.cancelled else 0
     return Answer(details, lambda width: batch_lines(details, width), code=code)
 

@@ -48,7 +48,7 @@ from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import Node, descendants, provisional_below
 from asterism.core.plan.status import ENDED_STATES, PENDING, TERMINAL, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
-from asterism.core.plan.task_files import files_of_inputs, source_problem
+from asterism.core.plan.task_files import files_of_inputs, outputs_of, source_problem
 from asterism.core.plan.topological_order import parents_first
 
 NO_AUTHOR = "somebody"
@@ -217,7 +217,7 @@ class Attempt:
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
         self._ranked(node, before)
-        if before.outputs != task.outputs:
+        if [*outputs_of(before)] != [*outputs_of(task)]:
             self.outputs_changed.add(node.id)
         if before.wait_for != task.wait_for:
             self.renewed.append(node)
@@ -416,7 +416,7 @@ class Attempt:
         for node in _in_order(node for node in concerned.values() if node.task.inputs):
             for name, reference in files_of_inputs(node.task.inputs).items():
                 source = self.graph.nodes.get(reference.task)
-                problem = source_problem(name, reference, None if source is None else source.task.outputs)
+                problem = source_problem(name, reference, None if source is None else outputs_of(source.task))
                 if problem is None and reference.task not in node.parents:
                     problem = self._depend_on_files(node, name, reference.task)
                 if problem is not None:

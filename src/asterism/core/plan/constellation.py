@@ -27,7 +27,7 @@ from asterism.core.plan.task import (
     handler_dependencies,
     teardown_dependencies,
 )
-from asterism.core.plan.task_files import files_of_inputs, source_problem
+from asterism.core.plan.task_files import files_of_inputs, outputs_of, source_problem
 from asterism.core.plan.teardowns import pair_problems
 
 Value = TypeVar("Value")
@@ -224,7 +224,7 @@ class Constellation(Graph):
             raise PlanError(f"task {task.id!r} names a task twice: in after=, handles= or teardown=")
         for name, reference in files.items():
             source = self.nodes.get(reference.task)
-            if problem := source_problem(name, reference, None if source is None else source.task.outputs):
+            if problem := source_problem(name, reference, None if source is None else outputs_of(source.task)):
                 raise PlanError(f"task {task.id!r}: {problem}")
         implied = dict.fromkeys(reference.task for reference in files.values() if reference.task not in sources)
         dependencies += [Dependency(source_id, task.id) for source_id in implied]

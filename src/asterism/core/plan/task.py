@@ -90,8 +90,8 @@ class Task(Generic[Value_co]):
     dependencies holds and the others are decided: the end of an if/else.
 
     With ``foreach`` the task is a group, which no device executes: ``{"of": [ids]}`` completes with the results of
-    these tasks, in this order; ``{"from": task, "template": {…}}`` first becomes tasks, one for each element of the
-    result of that task (``base/foreach_expansion``).
+    these tasks, in this order, and ``outputs`` names the files that they make; ``{"from": task, "template": {…}}``
+    first becomes tasks, one for each element of the result of that task (``execution/foreach_expansion``).
 
     ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``; it is ``{}`` for a task with
     ``outputs`` or ``files_from``, whose files are known. If their content and the work are as

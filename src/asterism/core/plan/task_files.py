@@ -3,13 +3,17 @@
 ``outputs={"frames": "out/*.png", "log": "render.log"}`` names files that a task leaves in its working folder, and
 ``{"files_from": "render.frames"}`` as an input takes those of another. A task with either has a working folder of its
 own, in which its input files lie at the paths where they were made. A task depends on the tasks whose files it takes.
+The files of a group (``foreach``) are those of its elements.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from asterism.core.plan.node import Node
 
 FILES_FROM = "files_from"
 
@@ -48,6 +52,33 @@ def files_of_inputs(inputs: Mapping[str, Any]) -> dict[str, FilesFrom]:
     """The inputs of a task that are files of others, by name."""
     references = {name: read_reference(value) for name, value in inputs.items() if is_files_reference(value)}
     return {name: reference for name, reference in references.items() if reference is not None}
+
+
+def outputs_of(task: Any) -> Collection[str]:
+    """The names of the outputs of a task. A group has those of its elements."""
+    if task.foreach is None:
+        return cast("Collection[str]", task.outputs)
+    level = task.foreach
+    while isinstance(level, Mapping):
+        work = level.get("template", level)
+        outputs = work.get("outputs") if isinstance(work, Mapping) else ()
+        if outputs is not None:
+            return [name for name in outputs if isinstance(name, str)] if isinstance(outputs, Mapping | list) else ()
+        level = work.get("foreach")
+    return ()
+
+
+def makers_of(nodes: Mapping[str, Node], task_id: str) -> Iterator[Node]:
+    """The nodes that make the files of a task: its own, or those of the elements of a group that are in the plan."""
+    node = nodes.get(task_id)
+    if node is None:
+        return
+    if node.task.foreach is None:
+        yield node
+        return
+    for element in node.task.foreach.get("of", ()):
+        if element in node.parents:
+            yield from makers_of(nodes, element)
 
 
 def handles_files(task: Any) -> bool:

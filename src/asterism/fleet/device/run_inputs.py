@@ -1,11 +1,10 @@
 """Inputs of a run: references and secrets, filled into the command, environment or request of its workflow.
 
 The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
-looks like that, such as the result of another task, is given as ``{"$literal": …}``. ``{"files_from": …,
-"manifest": …}`` stands for files of another task. In ``env`` and ``http`` of the
-workflow, ``{"from": NAME, "select": …}`` refers to an input of the run and ``{"secret": NAME}`` to a variable of the
-device. All secrets are collected, after the device policy has allowed each of them, before anything is evaluated: every
-later error message is masked.
+looks like that, such as the result of another task, is given as ``{"$literal": …}``. ``{"files_from": …, "manifests":
+[…]}`` stands for files of another task. In ``env`` and ``http`` of the workflow, ``{"from": NAME, "select": …}`` refers
+to an input of the run and ``{"secret": NAME}`` to a variable of the device. All secrets are collected, after the device
+policy has allowed each of them, before anything is evaluated: every later error message is masked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asterism.base.secret_mask import Mask, secret_names
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.json_values import JsonObject
-from asterism.core.plan.task_files import FILES_FROM, read_reference
+from asterism.core.plan.task_files import FILES_FROM, is_content_name, read_reference
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
@@ -31,8 +30,9 @@ CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 
 _LITERAL = "$literal"
 
-MANIFEST = "manifest"
-"""An input ``{"files_from": …, "manifest": …}`` stands for files: the output of a task, in this manifest."""
+MANIFESTS = "manifests"
+"""An input ``{"files_from": …, "manifests": […]}`` stands for files: the output of a task, in its manifest, or in those
+of the elements of a group."""
 
 
 def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
@@ -90,7 +90,7 @@ def is_secret(value: Any) -> bool:
 
 def is_files(value: Any) -> bool:
     """Whether an input of a run stands for files that another task has made."""
-    return isinstance(value, Mapping) and set(value) == {FILES_FROM, MANIFEST}
+    return isinstance(value, Mapping) and set(value) == {FILES_FROM, MANIFESTS} and type(value[MANIFESTS]) is list
 
 
 def files_of(run_input: Mapping[str, Any]) -> dict[str, InputFiles]:
@@ -98,11 +98,17 @@ def files_of(run_input: Mapping[str, Any]) -> dict[str, InputFiles]:
     files = {}
     for name, value in run_input.items():
         if is_files(value):
-            reference, manifest = read_reference(value), value[MANIFEST]
-            if reference is None or not isinstance(manifest, str):
+            reference, manifests = read_reference(value), manifests_in(value)
+            if reference is None or len(manifests) != len(value[MANIFESTS]):
                 raise MissingInput(f"input {name!r} names no files")
-            files[name] = InputFiles(manifest, reference.output)
+            files[name] = InputFiles(manifests, reference.output)
     return files
+
+
+def manifests_in(value: Any) -> tuple[str, ...]:
+    """The manifests in an input of a run that stands for files."""
+    manifests = value[MANIFESTS] if is_files(value) else ()
+    return tuple(name for name in manifests if isinstance(name, str) and is_content_name(name))
 
 
 def literal(value: Any) -> Any:
