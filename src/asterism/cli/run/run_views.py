@@ -369,7 +369,7 @@ def _percent(batch: Batch) -> str:
 
 def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
     """How far a batch has come, and what failed."""
-    yield Text.assemble((clean(batch.name), BOLD), f"  {_progress(batch)}")
+    yield Text.assemble((clean(batch.name), BOLD), f"  {_batch_counts(batch)}")
     took = f"took {format_duration((batch.ended_at or batch.now) - batch.created_at)}"
     yield Text(f"  {took if batch.ended else _forecast(batch)}", DIM)
     if batch.failures:
@@ -386,10 +386,10 @@ def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
 
 def progress_line(batch: BatchDetails) -> str:
     """How far a batch has come that has not ended."""
-    return f"{clean(batch.name)}  {_progress(batch)}; {_forecast(batch)}"
+    return f"{clean(batch.name)}  {_batch_counts(batch)}; {_forecast(batch)}"
 
 
-def _progress(batch: BatchDetails) -> str:
+def _batch_counts(batch: BatchDetails) -> str:
     counts = ", ".join(f"{getattr(batch, name):,} {name}" for name in _COUNTS if getattr(batch, name))
     return f"{_percent(batch)} of {plural(batch.runs, 'run')}: {counts}"
 

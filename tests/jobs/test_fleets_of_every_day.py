@@ -1,0 +1,124 @@
+"""Jobs 4, 7, 9, 10, 13, 15 and 22: shell jobs and files on several machines, plans of other processes, backups."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import signal
+from pathlib import Path
+
+from tests.cli.server_thread import server_thread
+from tests.cli.stored_plan_scenes import Trace
+from tests.jobs.desk import Desk
+from tests.process_scenes import ended, soon
+
+JOBS = 60
+FILM = """\
+tasks:
+  render:
+    foreach: [castle, moor]
+    shell: echo "picture of $item on $ASTERISM_DEVICE" > "$item.txt"
+    outputs: {picture: "{item}.txt"}
+    device: {needs: [gpu]}
+  pack:
+    shell: cat *.txt; echo "packed on $ASTERISM_DEVICE"
+    inputs: {pictures: {files_from: render.picture}}
+    outputs: {album: "*.txt"}
+    device: disk
+"""
+
+
+def test_04_many_shell_jobs_on_three_machines_and_only_the_failed_ones_again(desk: Desk) -> None:
+    """examples/shell-jobs has 500 of them."""
+    lines = [f"test {n % 20} -ne 7 || cat {desk.folder}/table-{n}; echo job {n}" for n in range(JOBS)]
+    desk.write("jobs.txt", "".join(f"set -e; {line}\n" for line in lines))
+    desk.sh("workflow add line --argv 'sh -c {line}'")
+    with desk.beside(*(f"device join {name} --slots 2" for name in ("ant", "bee", "cat"))):
+        desk.sh("runs create line --each jobs.txt --as line --batch nightly --label '{line}'")
+        assert "Follow them with: asterism batch wait nightly" in desk.said
+        said = desk.sh("batch wait nightly", code=1)
+        assert "100 % of 60 runs: 57 completed, 3 failed" in said
+        assert "No such file or directory" in said
+        for n in (7, 27, 47):
+            desk.write(f"table-{n}", f"table {n}\n")
+        assert desk.sh("batch retry nightly --failed") == "3 runs retried.\n"
+        assert "100 % of 60 runs: 60 completed" in desk.sh("batch wait nightly")
+    rows = list(csv.DictReader(io.StringIO(desk.sh("batch results nightly --csv"))))
+    assert {row["device"] for row in rows} == {"ant", "bee", "cat"}
+    outputs = [row["output"] for row in rows]
+    assert sorted(outputs) == sorted(f"table {n}\njob {n}" if n in (7, 27, 47) else f"job {n}" for n in range(JOBS))
+
+
+def test_07_files_between_tasks_on_different_machines(desk: Desk) -> None:
+    desk.write("film.yaml", FILM)
+    desk.sh("store init")
+    with desk.beside("device join desktop --can gpu", "device join disk"):
+        soon(lambda: desk.sh("device list").count("ready") == 2)
+        said = desk.sh("run film.yaml --id film --no-local --result pack")
+    assert said.splitlines() == ["picture of castle on desktop", "picture of moor on desktop", "packed on disk"]
+    assert "render[castle].picture" in desk.sh("plan files film render")
+    desk.sh("plan get film pack album -o album")
+    assert sorted(path.name for path in (desk.folder / "album").iterdir()) == ["castle.txt", "moor.txt"]
+
+
+def test_09_and_10_pause_kill_resume_and_cancel_a_plan_of_another_process(desk: Desk) -> None:
+    trace = Trace(desk)
+    with desk.process(*trace.words) as process:
+        trace.pids.read_text()
+        assert "paused" in desk.sh("plan pause nightly --reason 'disk full'")
+        os.kill(process.pid, signal.SIGKILL)
+        assert ended(process)[0] == -signal.SIGKILL
+    assert "at rest" in desk.sh("plan list")
+    with desk.process("resume", "nightly", "--plain") as process:
+        trace.pids.read_text()
+        trace.open()
+        code, said, _ = ended(process)
+    assert (code, trace.lines()) == (0, ["one", "two", "three"])
+    assert "nightly ended: completed" in said
+    with desk.process(*trace.words[:-1], "--id", "again", "--plain") as process:
+        trace.pids.read_text()
+        desk.sh("plan cancel again --reason 'wrong day'")
+        assert ended(process)[0] == 130
+    assert "cancelled" in desk.sh("plan list --name again")
+    assert "wrong day" in desk.sh("plan story again")
+
+
+def test_13_a_machine_joins_with_an_invitation_and_is_revoked(desk: Desk) -> None:
+    desk.sh("workflow add hello --shell 'echo hello'")
+    with server_thread(desk.url) as server:
+        line = desk.sh(f"device invite --name lab-1 --server {server.url}").strip().splitlines()[-1]
+        assert line.startswith("asterism device join lab-1")
+        with desk.process(*line.split()[1:]) as device:
+            run = desk.sh("runs create hello").strip()
+            desk.sh(f"runs wait {run}")
+            assert desk.sh(f"runs output {run}") == "hello\n"
+            desk.sh("device revoke lab-1 --reason sold")
+            later = desk.sh("runs create hello").strip()
+            code, _, errors = ended(device)
+    assert code != 0
+    assert "revoked" in errors
+    assert desk.json("runs", "show", later)["status"] == "created"
+
+
+def test_15_metrics_and_traces(desk: Desk) -> None:
+    desk.write("hello.yaml", "tasks:\n  hello: {shell: echo hello}\n")
+    desk.sh("run hello.yaml --id hello --plain")
+    metrics = desk.sh("fleet metrics")
+    assert metrics.rstrip().endswith("# EOF")
+    assert 'asterism_plans{state="completed"} 1' in metrics
+
+
+def test_22_backup_restore_and_check(desk: Desk) -> None:
+    desk.write("film.yaml", FILM.replace("device: {needs: [gpu]}", "").replace("device: disk", ""))
+    desk.sh("run film.yaml --id film --plain")
+    desk.sh("store backup nightly.gz")
+    other = f"--store sqlite:///{desk.folder}/other.db"
+    desk.sh(f"store restore nightly.gz {other}")
+    desk.sh(f"store check {other}")
+    desk.sh(f"plan get film pack album -o album {other}")
+    assert (desk.folder / "album/castle.txt").read_text().startswith("picture of castle")
+    [damaged, *_] = [path for path in Path(f"{desk.folder}/other.db.files").rglob("*") if path.is_file()]
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    desk.sh(f"store check {other}", code=64)
+    assert damaged.name in desk.said
