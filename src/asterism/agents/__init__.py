@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.agents.a2a_executor import A2aAgent
-    from asterism.agents.acp_executor import AcpAgent
-    from asterism.agents.agent_prompt import AgentFailed
-    from asterism.agents.model_worker import ModelAgent
-
-__all__ = ["A2aAgent", "AcpAgent", "AgentFailed", "ModelAgent"]
+    from asterism.agents.a2a_executor import A2aAgent as A2aAgent
+    from asterism.agents.acp_executor import AcpAgent as AcpAgent
+    from asterism.agents.agent_prompt import AgentFailed as AgentFailed
+    from asterism.agents.model_worker import ModelAgent as ModelAgent
 
 __getattr__, __dir__ = lazy_names(__name__)

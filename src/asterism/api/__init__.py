@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.api.client import AsyncClient, Client
-    from asterism.api.client_errors import ApiError, NotAllowed, NotFound, ServerUnreachable, TryLater
-
-__all__ = ["ApiError", "AsyncClient", "Client", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"]
+    from asterism.api.client import AsyncClient as AsyncClient
+    from asterism.api.client import Client as Client
+    from asterism.api.client_errors import ApiError as ApiError
+    from asterism.api.client_errors import NotAllowed as NotAllowed
+    from asterism.api.client_errors import NotFound as NotFound
+    from asterism.api.client_errors import ServerUnreachable as ServerUnreachable
+    from asterism.api.client_errors import TryLater as TryLater
 
 __getattr__, __dir__ = lazy_names(__name__)

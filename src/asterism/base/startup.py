@@ -25,17 +25,16 @@ plan that has ended is old, and its tasks refer to each other: with 20 and 50, a
 plans of a day."""
 
 
-_LAZY_IMPORT = re.compile(r"^    from ([\w.]+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
+_LAZY_IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as", re.MULTILINE)
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package, which import its names on first use. The names are those
-    that its source imports for type checkers, so they are written down once::
+    """Return ``__getattr__`` and ``__dir__`` for a package, which import its names on first use, and list them as
+    ``__all__``. The names are those that its source imports for type checkers, so they are written down once::
 
     if TYPE_CHECKING:
-        from asterism.store.memory import MemoryStore
+        from asterism.store.memory import MemoryStore as MemoryStore
 
-    __all__ = ["MemoryStore"]
     __getattr__, __dir__ = lazy_names(__name__)
     """
 
@@ -43,9 +42,12 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     def places() -> dict[str, str]:
         source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
         imports = _LAZY_IMPORT.findall(source.partition("\nif TYPE_CHECKING:\n")[2])
-        return {name: module for module, several, single in imports for name in re.findall(r"\w+", several or single)}
+        return {name: module for module, name in imports}
 
     def get(name: str) -> Any:
+        if name == "__all__":
+            own = vars(sys.modules[package]).items()
+            return sorted({*places(), *(name for name, value in own if getattr(value, "__module__", "") == package)})
         if name.startswith("__") or name not in places():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(places()[name])

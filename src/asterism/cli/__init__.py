@@ -44,10 +44,8 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.plan.plan_live_view import watched
-    from asterism.cli.screen import Screen
-
-__all__ = ["Screen", "run_until_interrupted", "watched"]
+    from asterism.cli.interrupts import run_until_interrupted as run_until_interrupted
+    from asterism.cli.plan.plan_live_view import watched as watched
+    from asterism.cli.screen import Screen as Screen
 
 __getattr__, __dir__ = lazy_names(__name__)

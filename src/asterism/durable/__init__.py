@@ -61,84 +61,44 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.durable.approval_requests import approve_edit, refuse_edit
-    from asterism.durable.approval_store import list_approvals
-    from asterism.durable.cycle_requests import CycleList, CycleView, answer_cycle, claim_cycle, list_cycles
-    from asterism.durable.durable_orchestrator import DurableOrchestrator
-    from asterism.durable.editor_budget import go_on_without_editor, raise_budget, read_account
-    from asterism.durable.journal_store import (
-        ConstellationExists,
-        OwnershipLost,
-        ReloadRequired,
-        StoredConstellation,
-        UnknownConstellation,
-        insert_plan,
-        load,
-    )
-    from asterism.durable.plan_history import (
-        PastPlan,
-        PlanEvent,
-        PlanEvents,
-        PlanFollower,
-        PlanVersion,
-        Position,
-        VersionUnknown,
-        plan_at,
-        plan_events,
-        versions,
-    )
-    from asterism.durable.plan_requests import (
-        AnswerLost,
-        EditAnswer,
-        NotAnswered,
-        PauseAnswer,
-        edit_plan,
-        pause_plan,
-        undo_edit,
-    )
-    from asterism.durable.rejected_edits import RejectedEdit, rejected_edits
-    from asterism.durable.task_logs import task_logs
-
-__all__ = [
-    "AnswerLost",
-    "ConstellationExists",
-    "CycleList",
-    "CycleView",
-    "DurableOrchestrator",
-    "EditAnswer",
-    "NotAnswered",
-    "OwnershipLost",
-    "PastPlan",
-    "PauseAnswer",
-    "PlanEvent",
-    "PlanEvents",
-    "PlanFollower",
-    "PlanVersion",
-    "Position",
-    "RejectedEdit",
-    "ReloadRequired",
-    "StoredConstellation",
-    "UnknownConstellation",
-    "VersionUnknown",
-    "answer_cycle",
-    "approve_edit",
-    "claim_cycle",
-    "edit_plan",
-    "go_on_without_editor",
-    "insert_plan",
-    "list_approvals",
-    "list_cycles",
-    "load",
-    "pause_plan",
-    "plan_at",
-    "plan_events",
-    "raise_budget",
-    "read_account",
-    "refuse_edit",
-    "rejected_edits",
-    "task_logs",
-    "undo_edit",
-    "versions",
-]
+    from asterism.durable.approval_requests import approve_edit as approve_edit
+    from asterism.durable.approval_requests import refuse_edit as refuse_edit
+    from asterism.durable.approval_store import list_approvals as list_approvals
+    from asterism.durable.cycle_requests import CycleList as CycleList
+    from asterism.durable.cycle_requests import CycleView as CycleView
+    from asterism.durable.cycle_requests import answer_cycle as answer_cycle
+    from asterism.durable.cycle_requests import claim_cycle as claim_cycle
+    from asterism.durable.cycle_requests import list_cycles as list_cycles
+    from asterism.durable.durable_orchestrator import DurableOrchestrator as DurableOrchestrator
+    from asterism.durable.editor_budget import go_on_without_editor as go_on_without_editor
+    from asterism.durable.editor_budget import raise_budget as raise_budget
+    from asterism.durable.editor_budget import read_account as read_account
+    from asterism.durable.journal_store import ConstellationExists as ConstellationExists
+    from asterism.durable.journal_store import OwnershipLost as OwnershipLost
+    from asterism.durable.journal_store import ReloadRequired as ReloadRequired
+    from asterism.durable.journal_store import StoredConstellation as StoredConstellation
+    from asterism.durable.journal_store import UnknownConstellation as UnknownConstellation
+    from asterism.durable.journal_store import insert_plan as insert_plan
+    from asterism.durable.journal_store import load as load
+    from asterism.durable.plan_history import PastPlan as PastPlan
+    from asterism.durable.plan_history import PlanEvent as PlanEvent
+    from asterism.durable.plan_history import PlanEvents as PlanEvents
+    from asterism.durable.plan_history import PlanFollower as PlanFollower
+    from asterism.durable.plan_history import PlanVersion as PlanVersion
+    from asterism.durable.plan_history import Position as Position
+    from asterism.durable.plan_history import VersionUnknown as VersionUnknown
+    from asterism.durable.plan_history import plan_at as plan_at
+    from asterism.durable.plan_history import plan_events as plan_events
+    from asterism.durable.plan_history import versions as versions
+    from asterism.durable.plan_requests import AnswerLost as AnswerLost
+    from asterism.durable.plan_requests import EditAnswer as EditAnswer
+    from asterism.durable.plan_requests import NotAnswered as NotAnswered
+    from asterism.durable.plan_requests import PauseAnswer as PauseAnswer
+    from asterism.durable.plan_requests import edit_plan as edit_plan
+    from asterism.durable.plan_requests import pause_plan as pause_plan
+    from asterism.durable.plan_requests import undo_edit as undo_edit
+    from asterism.durable.rejected_edits import RejectedEdit as RejectedEdit
+    from asterism.durable.rejected_edits import rejected_edits as rejected_edits
+    from asterism.durable.task_logs import task_logs as task_logs
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -51,42 +51,25 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.core.run import transitions
-    from asterism.core.run.run import Grant, Owner, Progress, Run, RunStatus
-    from asterism.core.run.session import Session
-    from asterism.core.run.workflow import Workflow
-    from asterism.core.schedule.schedule import Schedule
-    from asterism.core.schedule.ticks import TickEntry
-    from asterism.fleet.bulk_creation import InvalidInput
-    from asterism.fleet.device.agent import DeviceAgent
-    from asterism.fleet.device.functions import CurrentRun
-    from asterism.fleet.fleet import Fleet
-    from asterism.fleet.policy.device_policy import DevicePolicy
-    from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
-    from asterism.fleet.schedules import Schedules
-    from asterism.fleet.settings import Settings
-
-__all__ = [
-    "CurrentRun",
-    "DeviceAgent",
-    "DevicePolicy",
-    "Fleet",
-    "Grant",
-    "InvalidInput",
-    "Owner",
-    "Progress",
-    "Reason",
-    "Run",
-    "RunExplanation",
-    "RunStatus",
-    "Schedule",
-    "Schedules",
-    "Session",
-    "Settings",
-    "TickEntry",
-    "Workflow",
-    "explain_run",
-    "transitions",
-]
+    from asterism.core.run import transitions as transitions
+    from asterism.core.run.run import Grant as Grant
+    from asterism.core.run.run import Owner as Owner
+    from asterism.core.run.run import Progress as Progress
+    from asterism.core.run.run import Run as Run
+    from asterism.core.run.run import RunStatus as RunStatus
+    from asterism.core.run.session import Session as Session
+    from asterism.core.run.workflow import Workflow as Workflow
+    from asterism.core.schedule.schedule import Schedule as Schedule
+    from asterism.core.schedule.ticks import TickEntry as TickEntry
+    from asterism.fleet.bulk_creation import InvalidInput as InvalidInput
+    from asterism.fleet.device.agent import DeviceAgent as DeviceAgent
+    from asterism.fleet.device.functions import CurrentRun as CurrentRun
+    from asterism.fleet.fleet import Fleet as Fleet
+    from asterism.fleet.policy.device_policy import DevicePolicy as DevicePolicy
+    from asterism.fleet.run_explanation import Reason as Reason
+    from asterism.fleet.run_explanation import RunExplanation as RunExplanation
+    from asterism.fleet.run_explanation import explain_run as explain_run
+    from asterism.fleet.schedules import Schedules as Schedules
+    from asterism.fleet.settings import Settings as Settings
 
 __getattr__, __dir__ = lazy_names(__name__)

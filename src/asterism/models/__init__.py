@@ -25,33 +25,22 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.durable.editor_budget import Account, Budget, Spent
-    from asterism.models.budget import Price
-    from asterism.models.cassette import Cassette, Exchange, MemoryCassette, StoreCassette
-    from asterism.models.edit_filter import EditFilter
-    from asterism.models.model_calls import ModelCaller, ModelFailed
-    from asterism.models.model_editor import ModelEditor
-    from asterism.models.planner import NoPlan, PlanDraft, draft_plan
-    from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
-
-__all__ = [
-    "UNTRUSTED_NOTICE",
-    "Account",
-    "Budget",
-    "Cassette",
-    "EditFilter",
-    "Exchange",
-    "MemoryCassette",
-    "ModelCaller",
-    "ModelEditor",
-    "ModelFailed",
-    "NoPlan",
-    "PlanDraft",
-    "Price",
-    "Spent",
-    "StoreCassette",
-    "draft_plan",
-    "mark_untrusted",
-]
+    from asterism.durable.editor_budget import Account as Account
+    from asterism.durable.editor_budget import Budget as Budget
+    from asterism.durable.editor_budget import Spent as Spent
+    from asterism.models.budget import Price as Price
+    from asterism.models.cassette import Cassette as Cassette
+    from asterism.models.cassette import Exchange as Exchange
+    from asterism.models.cassette import MemoryCassette as MemoryCassette
+    from asterism.models.cassette import StoreCassette as StoreCassette
+    from asterism.models.edit_filter import EditFilter as EditFilter
+    from asterism.models.model_calls import ModelCaller as ModelCaller
+    from asterism.models.model_calls import ModelFailed as ModelFailed
+    from asterism.models.model_editor import ModelEditor as ModelEditor
+    from asterism.models.planner import NoPlan as NoPlan
+    from asterism.models.planner import PlanDraft as PlanDraft
+    from asterism.models.planner import draft_plan as draft_plan
+    from asterism.models.untrusted_text import UNTRUSTED_NOTICE as UNTRUSTED_NOTICE
+    from asterism.models.untrusted_text import mark_untrusted as mark_untrusted
 
 __getattr__, __dir__ = lazy_names(__name__)

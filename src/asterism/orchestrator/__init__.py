@@ -51,37 +51,21 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.orchestrator.devices import Device, LocalDevice, Work
-    from asterism.orchestrator.edit_cycles import Answer, Editor
-    from asterism.orchestrator.events import (
-        ConstellationEvent,
-        DeviceEvent,
-        EditEvent,
-        Event,
-        EventBus,
-        Subscription,
-        TaskEvent,
-    )
-    from asterism.orchestrator.orchestrator import Orchestrator
-    from asterism.orchestrator.result import Result, StoreRecords, Summary
-
-__all__ = [
-    "Answer",
-    "ConstellationEvent",
-    "Device",
-    "DeviceEvent",
-    "EditEvent",
-    "Editor",
-    "Event",
-    "EventBus",
-    "LocalDevice",
-    "Orchestrator",
-    "Result",
-    "StoreRecords",
-    "Subscription",
-    "Summary",
-    "TaskEvent",
-    "Work",
-]
+    from asterism.orchestrator.devices import Device as Device
+    from asterism.orchestrator.devices import LocalDevice as LocalDevice
+    from asterism.orchestrator.devices import Work as Work
+    from asterism.orchestrator.edit_cycles import Answer as Answer
+    from asterism.orchestrator.edit_cycles import Editor as Editor
+    from asterism.orchestrator.events import ConstellationEvent as ConstellationEvent
+    from asterism.orchestrator.events import DeviceEvent as DeviceEvent
+    from asterism.orchestrator.events import EditEvent as EditEvent
+    from asterism.orchestrator.events import Event as Event
+    from asterism.orchestrator.events import EventBus as EventBus
+    from asterism.orchestrator.events import Subscription as Subscription
+    from asterism.orchestrator.events import TaskEvent as TaskEvent
+    from asterism.orchestrator.orchestrator import Orchestrator as Orchestrator
+    from asterism.orchestrator.result import Result as Result
+    from asterism.orchestrator.result import StoreRecords as StoreRecords
+    from asterism.orchestrator.result import Summary as Summary
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -47,39 +47,29 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.base.private_file import UnusableSecret
-    from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult, Transport
-    from asterism.peers.invitations import InvalidInvitation, Invitation, InvitationUsed, invite, parse_invitation
-    from asterism.peers.peer_client import PeerClient, accept_invitation, client_for, find_peer
-    from asterism.peers.peer_service import SyncLoop, peer_connections, serve_peers
-    from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
-    from asterism.peers.takeover import RemovalResult, remove_peer
-
-__all__ = [
-    "Exchange",
-    "InvalidInvitation",
-    "Invitation",
-    "InvitationUsed",
-    "Peer",
-    "PeerClient",
-    "PeerExists",
-    "PeerRefused",
-    "PeerRegistry",
-    "PeerUnreachable",
-    "RemovalResult",
-    "SyncLoop",
-    "SyncResult",
-    "Transport",
-    "UnknownPeer",
-    "UnusableSecret",
-    "accept_invitation",
-    "client_for",
-    "find_peer",
-    "invite",
-    "parse_invitation",
-    "peer_connections",
-    "remove_peer",
-    "serve_peers",
-]
+    from asterism.base.private_file import UnusableSecret as UnusableSecret
+    from asterism.peers.exchange import Exchange as Exchange
+    from asterism.peers.exchange import PeerUnreachable as PeerUnreachable
+    from asterism.peers.exchange import SyncResult as SyncResult
+    from asterism.peers.exchange import Transport as Transport
+    from asterism.peers.invitations import InvalidInvitation as InvalidInvitation
+    from asterism.peers.invitations import Invitation as Invitation
+    from asterism.peers.invitations import InvitationUsed as InvitationUsed
+    from asterism.peers.invitations import invite as invite
+    from asterism.peers.invitations import parse_invitation as parse_invitation
+    from asterism.peers.peer_client import PeerClient as PeerClient
+    from asterism.peers.peer_client import accept_invitation as accept_invitation
+    from asterism.peers.peer_client import client_for as client_for
+    from asterism.peers.peer_client import find_peer as find_peer
+    from asterism.peers.peer_service import SyncLoop as SyncLoop
+    from asterism.peers.peer_service import peer_connections as peer_connections
+    from asterism.peers.peer_service import serve_peers as serve_peers
+    from asterism.peers.registry import Peer as Peer
+    from asterism.peers.registry import PeerExists as PeerExists
+    from asterism.peers.registry import PeerRefused as PeerRefused
+    from asterism.peers.registry import PeerRegistry as PeerRegistry
+    from asterism.peers.registry import UnknownPeer as UnknownPeer
+    from asterism.peers.takeover import RemovalResult as RemovalResult
+    from asterism.peers.takeover import remove_peer as remove_peer
 
 __getattr__, __dir__ = lazy_names(__name__)

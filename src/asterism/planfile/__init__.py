@@ -32,25 +32,17 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.base.yaml_lines import Mistake
-    from asterism.planfile.loader import BadPlan, DeviceLine, PlanFile, check, examine, load
-    from asterism.planfile.models import json_schema
-    from asterism.planfile.parameters import GivenParameters
-    from asterism.planfile.workflow_file import BadWorkflowFile, load_workflows
-
-__all__ = [
-    "BadPlan",
-    "BadWorkflowFile",
-    "DeviceLine",
-    "GivenParameters",
-    "Mistake",
-    "PlanFile",
-    "check",
-    "examine",
-    "json_schema",
-    "load",
-    "load_workflows",
-]
+    from asterism.base.yaml_lines import Mistake as Mistake
+    from asterism.planfile.loader import BadPlan as BadPlan
+    from asterism.planfile.loader import DeviceLine as DeviceLine
+    from asterism.planfile.loader import PlanFile as PlanFile
+    from asterism.planfile.loader import check as check
+    from asterism.planfile.loader import examine as examine
+    from asterism.planfile.loader import load as load
+    from asterism.planfile.models import json_schema as json_schema
+    from asterism.planfile.parameters import GivenParameters as GivenParameters
+    from asterism.planfile.workflow_file import BadWorkflowFile as BadWorkflowFile
+    from asterism.planfile.workflow_file import load_workflows as load_workflows
 
 # pydantic takes long to import, and workflow files do not need it
 __getattr__, __dir__ = lazy_names(__name__)

@@ -45,9 +45,13 @@ from asterism.report.svg import svg
 from asterism.report.terminal import terminal
 
 if TYPE_CHECKING:
-    from asterism.report.event_text import sentence
-    from asterism.report.result_report import Recording, report_of, write_report
-    from asterism.report.result_summary import failure_reasons, result_json, summary_lines
+    from asterism.report.event_text import sentence as sentence
+    from asterism.report.result_report import Recording as Recording
+    from asterism.report.result_report import report_of as report_of
+    from asterism.report.result_report import write_report as write_report
+    from asterism.report.result_summary import failure_reasons as failure_reasons
+    from asterism.report.result_summary import result_json as result_json
+    from asterism.report.result_summary import summary_lines as summary_lines
 
 __all__ = [
     "CycleBar",

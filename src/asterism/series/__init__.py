@@ -49,60 +49,34 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.core.series.machine import Series, UnreadableSeries
-    from asterism.series.claims import Claim, Release, claim, release
-    from asterism.series.compare_and_swap import Contended, Outcome, RetryOptions, UpdateCounts, update
-    from asterism.series.git_register import GitRegister
-    from asterism.series.github.github_register import open_github
-    from asterism.series.github.sync import SyncService
-    from asterism.series.github.sync_context import SyncSettings
-    from asterism.series.register import (
-        BadSeriesName,
-        Change,
-        NotClaimable,
-        OutcomeUnknown,
-        RateLimited,
-        RegisterBusy,
-        RegisterUnavailable,
-        RevisionConflict,
-        SeriesError,
-        SeriesRegister,
-        Snapshot,
-        read_all,
-    )
-    from asterism.series.store_register import StoreRegister
-
-__all__ = [
-    "BadSeriesName",
-    "Change",
-    "Claim",
-    "Contended",
-    "GitRegister",
-    "NotClaimable",
-    "Outcome",
-    "OutcomeUnknown",
-    "RateLimited",
-    "RegisterBusy",
-    "RegisterUnavailable",
-    "Release",
-    "RetryOptions",
-    "RevisionConflict",
-    "Series",
-    "SeriesError",
-    "SeriesRegister",
-    "Snapshot",
-    "StoreRegister",
-    "SyncService",
-    "SyncSettings",
-    "UnreadableSeries",
-    "UpdateCounts",
-    "claim",
-    "open_github",
-    "open_register",
-    "read_all",
-    "release",
-    "update",
-]
+    from asterism.core.series.machine import Series as Series
+    from asterism.core.series.machine import UnreadableSeries as UnreadableSeries
+    from asterism.series.claims import Claim as Claim
+    from asterism.series.claims import Release as Release
+    from asterism.series.claims import claim as claim
+    from asterism.series.claims import release as release
+    from asterism.series.compare_and_swap import Contended as Contended
+    from asterism.series.compare_and_swap import Outcome as Outcome
+    from asterism.series.compare_and_swap import RetryOptions as RetryOptions
+    from asterism.series.compare_and_swap import UpdateCounts as UpdateCounts
+    from asterism.series.compare_and_swap import update as update
+    from asterism.series.git_register import GitRegister as GitRegister
+    from asterism.series.github.github_register import open_github as open_github
+    from asterism.series.github.sync import SyncService as SyncService
+    from asterism.series.github.sync_context import SyncSettings as SyncSettings
+    from asterism.series.register import BadSeriesName as BadSeriesName
+    from asterism.series.register import Change as Change
+    from asterism.series.register import NotClaimable as NotClaimable
+    from asterism.series.register import OutcomeUnknown as OutcomeUnknown
+    from asterism.series.register import RateLimited as RateLimited
+    from asterism.series.register import RegisterBusy as RegisterBusy
+    from asterism.series.register import RegisterUnavailable as RegisterUnavailable
+    from asterism.series.register import RevisionConflict as RevisionConflict
+    from asterism.series.register import SeriesError as SeriesError
+    from asterism.series.register import SeriesRegister as SeriesRegister
+    from asterism.series.register import Snapshot as Snapshot
+    from asterism.series.register import read_all as read_all
+    from asterism.series.store_register import StoreRegister as StoreRegister
 
 __getattr__, __dir__ = lazy_names(__name__)
 

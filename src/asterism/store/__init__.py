@@ -50,74 +50,37 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.store.memory import MemoryStore
-    from asterism.store.optimistic_update import retry_on_conflict, try_commit, update_register
-    from asterism.store.postgres import PostgresStore
-    from asterism.store.protocol import (
-        ExpectRegister,
-        ExpectSession,
-        Notice,
-        PutLog,
-        PutPriority,
-        PutRegister,
-        PutRun,
-        PutSession,
-        Query,
-        Register,
-        Store,
-        StoredChunk,
-        Watch,
-    )
-    from asterism.store.sqlite import SqliteStore
-    from asterism.store.store_errors import (
-        Conflict,
-        StoreBusy,
-        StoreCorrupt,
-        StoreError,
-        StoreForeign,
-        StoreFull,
-        StoreMissing,
-        StoreNotFound,
-        StoreReadOnly,
-        StoreUnavailable,
-        StoreUnwritable,
-        UnknownSchema,
-    )
-    from asterism.store.url import open_store
-
-__all__ = [
-    "Conflict",
-    "ExpectRegister",
-    "ExpectSession",
-    "MemoryStore",
-    "Notice",
-    "PostgresStore",
-    "PutLog",
-    "PutPriority",
-    "PutRegister",
-    "PutRun",
-    "PutSession",
-    "Query",
-    "Register",
-    "SqliteStore",
-    "Store",
-    "StoreBusy",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreForeign",
-    "StoreFull",
-    "StoreMissing",
-    "StoreNotFound",
-    "StoreReadOnly",
-    "StoreUnavailable",
-    "StoreUnwritable",
-    "StoredChunk",
-    "UnknownSchema",
-    "Watch",
-    "open_store",
-    "retry_on_conflict",
-    "try_commit",
-    "update_register",
-]
+    from asterism.store.memory import MemoryStore as MemoryStore
+    from asterism.store.optimistic_update import retry_on_conflict as retry_on_conflict
+    from asterism.store.optimistic_update import try_commit as try_commit
+    from asterism.store.optimistic_update import update_register as update_register
+    from asterism.store.postgres import PostgresStore as PostgresStore
+    from asterism.store.protocol import ExpectRegister as ExpectRegister
+    from asterism.store.protocol import ExpectSession as ExpectSession
+    from asterism.store.protocol import Notice as Notice
+    from asterism.store.protocol import PutLog as PutLog
+    from asterism.store.protocol import PutPriority as PutPriority
+    from asterism.store.protocol import PutRegister as PutRegister
+    from asterism.store.protocol import PutRun as PutRun
+    from asterism.store.protocol import PutSession as PutSession
+    from asterism.store.protocol import Query as Query
+    from asterism.store.protocol import Register as Register
+    from asterism.store.protocol import Store as Store
+    from asterism.store.protocol import StoredChunk as StoredChunk
+    from asterism.store.protocol import Watch as Watch
+    from asterism.store.sqlite import SqliteStore as SqliteStore
+    from asterism.store.store_errors import Conflict as Conflict
+    from asterism.store.store_errors import StoreBusy as StoreBusy
+    from asterism.store.store_errors import StoreCorrupt as StoreCorrupt
+    from asterism.store.store_errors import StoreError as StoreError
+    from asterism.store.store_errors import StoreForeign as StoreForeign
+    from asterism.store.store_errors import StoreFull as StoreFull
+    from asterism.store.store_errors import StoreMissing as StoreMissing
+    from asterism.store.store_errors import StoreNotFound as StoreNotFound
+    from asterism.store.store_errors import StoreReadOnly as StoreReadOnly
+    from asterism.store.store_errors import StoreUnavailable as StoreUnavailable
+    from asterism.store.store_errors import StoreUnwritable as StoreUnwritable
+    from asterism.store.store_errors import UnknownSchema as UnknownSchema
+    from asterism.store.url import open_store as open_store
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -36,37 +36,23 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.core.plan.invariants import check_invariants
-    from asterism.testing.conformance import AsyncTests, ProcessOpener
-    from asterism.testing.pretended_device import PretendedDevice, PretendedFailure, run_plan
-    from asterism.testing.register_conformance import FaultyRegister, RegisterConformance
-    from asterism.testing.simulator.checker import Violation
-    from asterism.testing.simulator.fleet_world import FleetWorld
-    from asterism.testing.simulator.peer_world import PeerWorld
-    from asterism.testing.simulator.plan_world import PlanWorld
-    from asterism.testing.simulator.simulation import simulate
-    from asterism.testing.store_conformance import SharedStoreConformance, StoreConformance
-    from asterism.testing.virtual_time import Deadlock, SimLoop, run
-
-__all__ = [
-    "AsyncTests",
-    "Deadlock",
-    "FaultyRegister",
-    "FleetWorld",
-    "PeerWorld",
-    "PlanWorld",
-    "PretendedDevice",
-    "PretendedFailure",
-    "ProcessOpener",
-    "RegisterConformance",
-    "SharedStoreConformance",
-    "SimLoop",
-    "StoreConformance",
-    "Violation",
-    "check_invariants",
-    "run",
-    "run_plan",
-    "simulate",
-]
+    from asterism.core.plan.invariants import check_invariants as check_invariants
+    from asterism.testing.conformance import AsyncTests as AsyncTests
+    from asterism.testing.conformance import ProcessOpener as ProcessOpener
+    from asterism.testing.pretended_device import PretendedDevice as PretendedDevice
+    from asterism.testing.pretended_device import PretendedFailure as PretendedFailure
+    from asterism.testing.pretended_device import run_plan as run_plan
+    from asterism.testing.register_conformance import FaultyRegister as FaultyRegister
+    from asterism.testing.register_conformance import RegisterConformance as RegisterConformance
+    from asterism.testing.simulator.checker import Violation as Violation
+    from asterism.testing.simulator.fleet_world import FleetWorld as FleetWorld
+    from asterism.testing.simulator.peer_world import PeerWorld as PeerWorld
+    from asterism.testing.simulator.plan_world import PlanWorld as PlanWorld
+    from asterism.testing.simulator.simulation import simulate as simulate
+    from asterism.testing.store_conformance import SharedStoreConformance as SharedStoreConformance
+    from asterism.testing.store_conformance import StoreConformance as StoreConformance
+    from asterism.testing.virtual_time import Deadlock as Deadlock
+    from asterism.testing.virtual_time import SimLoop as SimLoop
+    from asterism.testing.virtual_time import run as run
 
 __getattr__, __dir__ = lazy_names(__name__)

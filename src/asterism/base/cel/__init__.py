@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.base.cel.cel_program import Program, compile_expression
-    from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly, Unevaluable
-
-__all__ = ["ExpressionError", "InvalidExpression", "Program", "TooCostly", "Unevaluable", "compile_expression"]
+    from asterism.base.cel.cel_program import Program as Program
+    from asterism.base.cel.cel_program import compile_expression as compile_expression
+    from asterism.base.cel.cel_values import ExpressionError as ExpressionError
+    from asterism.base.cel.cel_values import InvalidExpression as InvalidExpression
+    from asterism.base.cel.cel_values import TooCostly as TooCostly
+    from asterism.base.cel.cel_values import Unevaluable as Unevaluable
 
 __getattr__, __dir__ = lazy_names(__name__)
