@@ -12,7 +12,6 @@ set a variable of any name, since its author chooses those names.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Container, Mapping
@@ -199,4 +198,6 @@ LARGE_TEXT = 1 << 18
 async def call_apart(function: Callable[..., Answer], value: Any, *more: Any) -> Answer:
     """Call a function with a value, and return its answer: in a thread if the value is large."""
     large = len(value) > LARGE_TEXT if isinstance(value, bytes | bytearray) else is_large(value)
+    import asyncio  # slow to import, and `asterism check` needs none of it
+
     return await asyncio.to_thread(function, value, *more) if large else function(value, *more)
