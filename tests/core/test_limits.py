@@ -92,7 +92,9 @@ def test_what_a_run_uses_is_one_text_whatever_the_order() -> None:
     assert uses_of(None) == {}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a":0}', '{"b":1,"a":1}', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", pytest.param("[" * 100_000, id="deep"), '{"a":0}', '{"b":1,"a":1}', '{"a": 1}']
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         uses_of(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -434,6 +435,35 @@ async def test_a_task_waits_for_a_task_of_another_plan(stage: Stage) -> None:
     assert not (await stage.load()).plan.tainted
     durable_work.gate("b").set()
     await other
+
+
+@in_virtual_time
+async def test_many_awaited_plans_are_read_in_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Constellation("nightly")
+    for index in range(500):
+        plan.add(Task(f"t{index}", wait_for={"plan": f"p{index}", "task": "a", "timeout": 1000}))
+    began = stage.now()
+    running = stage.spawn(stage.orchestrator().run(plan))
+    await waits(stage, task_id="t499")
+    reads, register = list[str](), stage.store.register
+
+    async def counted(key: str) -> Any:
+        reads.append(key)
+        return await register(key)
+
+    monkeypatch.setattr(stage.store, "register", counted)
+    await asyncio.sleep(60)
+    of_plans = Counter(key for key in reads if key.startswith("plan/p"))
+    assert len(of_plans) == 500
+    assert sum(of_plans.values()) <= 3200  # a hundred each 2 s
+    other = Constellation("p499")
+    other.add(task("a"))
+    await stage.orchestrator(host="there").run(other)
+    await asyncio.sleep(15)
+    assert (await stage.load()).plan.node("t499").value == "a done"
+    result = await running
+    assert "did not complete within 1000s" in result["t7"].reason
+    assert stage.now() - began == pytest.approx(1000, abs=5)
 
 
 @in_virtual_time

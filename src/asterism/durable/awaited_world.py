@@ -52,6 +52,9 @@ EVENT_INTERVAL = 5.0
 PLAN_INTERVAL = 2.0
 """Seconds between two looks at the plans that are awaited."""
 
+PLANS_PER_LOOK = 100
+"""How many plans one look reads. The others have their turn in the next looks."""
+
 MOST_BEHIND = 1000
 """If more events were sent since the last look, all names are looked up instead of each of them."""
 
@@ -208,7 +211,10 @@ class AwaitedWorld:
     # -- other plans ---------------------------------------------------------------------------------------------------
 
     async def _look_at_plans(self) -> None:
-        for name in list(self._by_plan):
+        urgent = {name for awaited, name in map(self._places.__getitem__, self._late) if awaited is self._by_plan}
+        for name in [*urgent, *list(self._by_plan)[:PLANS_PER_LOOK]]:
+            if name in self._by_plan:
+                self._by_plan[name] = self._by_plan.pop(name)  # behind the others
             plan = await self._read(name)
             if plan is not None:
                 for node in list(self._by_plan.get(name, ())):

@@ -94,7 +94,9 @@ def _facts(schedule: ScheduleDetails) -> dict[str, str]:
         facts["priority"] = str(schedule.priority)
     if schedule.device is not None:
         facts["device"] = schedule.device
-    facts |= {"overlap": schedule.overlap, "catch-up": schedule.catch_up}
+    facts["overlap"] = schedule.overlap
+    if schedule.on_event is None:
+        facts["catch-up"] = schedule.catch_up
     if schedule.parallel > 1:
         facts["parallel"] = str(schedule.parallel)
     if schedule.jitter:
