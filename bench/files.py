@@ -180,7 +180,7 @@ async def _through_gateway(folder: Path, source: Path, name: str) -> tuple[float
             await transport.close()
         assert put.name == name, f"{put} was put"
         kept = folder / "fleet.db.files" / name[:2] / name
-        check_arrived(kept, name)
+        await asyncio.to_thread(check_arrived, kept, name)
         kept.unlink()
         return seconds, grown
 

@@ -85,7 +85,7 @@ async def carry_on(pinned: bool, url: str, tell: int) -> None:
 
 
 async def problems(url: str) -> list[str]:
-    """What is half there, and what is lost although the end of its task is in the store."""
+    """Files that are damaged, and files that are missing although a record of the store names them."""
     async with await Fleet.open(url) as fleet:
         place = await fleet.artifacts()
         lost = list(kept_files.problems(place, await kept_files.manifests(fleet.store)))

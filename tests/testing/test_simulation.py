@@ -18,6 +18,7 @@ from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
+from asterism.testing.simulator.file_world import FileWorld
 from asterism.testing.simulator.fleet_world import (
     BatteryWorld,
     FleetWorld,
@@ -170,6 +171,7 @@ def test_every_world_is_found_by_its_name() -> None:
         ScheduleWorld,
         MoveWorld,
         LimitWorld,
+        FileWorld,
         PlanWorld,
         RetryWorld,
         CancelWorld,

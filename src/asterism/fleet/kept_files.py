@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from asterism.base.content_store import ContentAccess, ContentStore
@@ -43,19 +43,26 @@ def manifests_of_dump(record: Mapping[str, Any]) -> set[str]:
     return set() if name is None else {name}
 
 
-async def collect(store: Store, content: ContentStore) -> int:
-    """Remove content to which nothing refers. Returns how many pieces. Raises OSError."""
+async def collect(
+    store: Store,
+    content: ContentStore,
+    *,
+    age: float | None = None,
+    apart: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+) -> int:
+    """Remove content to which nothing refers, and that is older than ``age``, an hour by default. ``apart`` calls what
+    blocks. Returns how many pieces. Raises OSError."""
     if content.is_new():
         return 0
     live = await store.find(Query(statuses=OWNED))
     begun = [store.clock(), *(run.assigned_at for run in live if run.assigned_at is not None)]
-    before = min(begun) - CONTENT_AGE
+    before = min(begun) - (CONTENT_AGE if age is None else age)
     # listed before the references are read: what is put again after that is younger than ``before``
-    old = await asyncio.to_thread(lambda: set(content.names(before)))
+    old = await apart(lambda: set(content.names(before)))
     if old:
         used = await manifests(store)
-        old -= await asyncio.to_thread(lambda: used | set(_files_of(content, used)))
-    await asyncio.to_thread(_remove, content, old, before)
+        old -= await apart(lambda: used | set(_files_of(content, used)))
+    await apart(_remove, content, old, before)
     return len(old)
 
 

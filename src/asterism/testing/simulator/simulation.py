@@ -211,6 +211,7 @@ WORLDS: Mapping[str, str] = {
     "schedules": f"{_HERE}fleet_world:ScheduleWorld",
     "moves": f"{_HERE}fleet_world:MoveWorld",
     "limits": f"{_HERE}fleet_world:LimitWorld",
+    "files": f"{_HERE}file_world:FileWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}plan_world:RetryWorld",
     "cancellations": f"{_HERE}plan_world:CancelWorld",
