@@ -409,7 +409,7 @@ def test_a_plan_that_is_paused_or_being_cancelled_says_so() -> None:
 
 
 def large_group(look: Callable[[], Any], fail: Callable[[], Any]) -> Constellation:
-    """A group of 200 elements, the first of which fails, and the 150th takes a picture."""
+    """A group of 200 elements: the first one fails, and the 150th takes a picture."""
     plan = Constellation("nightly")
     calls = {0: fail, 149: look}
     names = [f"load[{number}]" for number in range(200)]

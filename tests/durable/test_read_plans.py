@@ -13,8 +13,9 @@ from asterism.durable import read_plans
 from asterism.durable.journal_store import UnknownConstellation, insert_plan, load
 from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
+from asterism.durable.task_logs import task_runs
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Store
+from asterism.store.protocol import Query, Store
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.test_kept_plans import remove
 
@@ -79,6 +80,22 @@ async def test_a_plan_that_was_removed_or_replaced_is_not_told_from_memory(stage
         await read_plan(fleet, "nightly")
     await insert_plan(stage.store, chain("x", "y"))
     assert list((await read_plan(fleet, "nightly")).record.plan.nodes) == ["x", "y"]
+
+
+async def test_the_runs_of_one_task_are_searched_by_its_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stage.orchestrator().run(chain("a", "ab", "A"))
+    found: list[int] = []
+    find = stage.store.find
+
+    async def counted(query: Query) -> Any:
+        runs = await find(query)
+        found.append(len(runs))
+        return runs
+
+    monkeypatch.setattr(stage.store, "find", counted)
+    assert [run.task for run in await task_runs(stage.store, "nightly", "ab")] == ["ab"]
+    assert [run.task for run in await task_runs(stage.store, "nightly", "A")] == ["A"]
+    assert found == [1, 2]  # capital and small letters are the same for a search
 
 
 async def test_only_so_many_tasks_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

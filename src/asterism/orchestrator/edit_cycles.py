@@ -24,6 +24,7 @@ from asterism.core.plan.constellation import Constellation, ConstellationView, T
 from asterism.core.plan.diff import merge
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EDITS, REFUSED, Edit, EditBatch, EditWaits, WaitingEdit, edit_from_json
+from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.status import RUNNING
 from asterism.orchestrator.events import EditEvent, Event
 from asterism.orchestrator.plan_mask import PlanMask
@@ -240,7 +241,7 @@ class EditCycles:
 
     def _refusal(self, cycle: EditCycle, edit: WaitingEdit) -> EditEvent:
         about = {"author": edit.batch.author, "reason": edit.why, "approval": edit.id}
-        return self._event("edit_refused", cycle, edits=tuple(map(str, edit.batch.edits)), **about)
+        return self._event("edit_refused", cycle, edits=tuple(edit_texts(edit.batch.edits)), **about)
 
     # -- the editor in this process ------------------------------------------------------------------------------------
 
@@ -348,13 +349,13 @@ class EditCycles:
 
     def announce(self, applied: Applied) -> None:
         """Publish an edit that was applied, by an editor or by a call on the plan itself."""
-        edits = tuple(map(str, applied.batch.edits))
+        edits = tuple(edit_texts(applied.batch.edits))
         about = {"author": applied.batch.author, "reason": applied.batch.reason}
         self._publish("edit_applied", self._answered, edits=edits, **about)
 
     def publish_waiting(self, kind: str, edit: WaitingEdit) -> None:
         """Publish that an edit waits for a person, or that it was refused."""
-        edits = tuple(map(str, edit.batch.edits))
+        edits = tuple(edit_texts(edit.batch.edits))
         about = {"author": edit.batch.author, "reason": edit.why or "; ".join(edit.reasons)}
         self._publish(kind, self._answered, edits=edits, approval=edit.id, **about)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, UpdateTask
-from asterism.core.plan.group_elements import DEFAULT_ELEMENTS, most_tasks, tasks_added, work_of
+from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
+from asterism.core.plan.group_elements import DEFAULT_ELEMENTS, edit_texts, most_tasks, tasks_added, work_of
 from asterism.core.plan.task import Task
 
 
@@ -48,3 +48,15 @@ def test_how_many_tasks_a_batch_may_add() -> None:
 def test_a_group_executes_what_its_elements_do() -> None:
     group = Task("g", foreach=over_a_result(foreach=over_a_result(shell="rm")))
     assert [work.shell for work in work_of(group)] == [None, None, "rm"]
+
+
+def test_the_edits_that_expand_a_group_are_one_line() -> None:
+    group = UpdateTask("load", foreach={"of": ["load[a]", "load[b]"]})
+    added = [AddTask(Task("load[a]")), AddDependency("list", "load[a]"), AddDependency("load[a]", "load")]
+    assert edit_texts([*added, group]) == ["expand 'load' into 2 elements"]
+    for other in (AddTask(Task("mail")), RemoveTask("list"), AddDependency("list", "mail")):
+        edits = [*added, other, group]
+        assert edit_texts(edits) == list(map(str, edits))
+    assert edit_texts([]) == []
+    assert edit_texts(added) == list(map(str, added))
+    assert edit_texts([UpdateTask("load", foreach=None)]) == [str(UpdateTask("load", foreach=None))]

@@ -499,8 +499,7 @@ class _Lines:
             self._wake.set()
 
     def _sentence(self, event: Event) -> str:
-        """An event in words; empty for a usual one of an element of a large group, of which each hundredth that has
-        completed is told."""
+        """An event in words. Of a large group only the failures are told, and the counts at each hundredth."""
         folded = self._groups.folded
         group = folded.group_of.get(event.task_id) if isinstance(event, TaskEvent) else None
         if group is None or not isinstance(event, TaskEvent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -213,9 +214,15 @@ MOST_EDITS = 10
 def edit_lines(edits: Sequence[Mapping[str, Any]] | None) -> list[str]:
     """The edits of a batch in JSON, one line each."""
     from asterism.core.plan.edits import edit_from_json  # a list of plans takes less time to start without them
+    from asterism.core.plan.group_elements import edit_texts
 
     if edits is None:
         return ["edits that were not kept: too long, or malformed"]
+    if len(edits) > MOST_EDITS:
+        with contextlib.suppress(InvalidTask):
+            texts = edit_texts(list(map(edit_from_json, edits)))
+            if len(texts) < len(edits):
+                return list(map(clean, texts))
     lines = []
     for edit in edits[:MOST_EDITS]:
         try:

@@ -35,6 +35,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit, edit_from_json
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
+from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock_from_json
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
@@ -374,7 +375,7 @@ class FollowedPlan:
                 kind = f"constellation_{kinds[what]}"
                 return [ConstellationEvent(kind=kind, state=state, version=self.plan.version, **fields)]
         elif kind == "edit":
-            edits = tuple(str(edit_from_json(edit)) for edit in change["edits"])
+            edits = tuple(edit_texts(list(map(edit_from_json, change["edits"]))))
             about = {name: change[name] for name in ("version", "author", "reason")}
             return [EditEvent(kind="edit_applied", edits=edits, **about, **fields)]
         elif kind == "cycle":

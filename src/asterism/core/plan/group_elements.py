@@ -6,11 +6,11 @@ again: all levels count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.core.errors import InvalidTask
-from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
+from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.task import Task
 
 DEFAULT_ELEMENTS = 1_000
@@ -71,3 +71,21 @@ def tasks_added(batch: EditBatch) -> int:
             except InvalidTask:  # it will be rejected
                 continue
     return added
+
+
+def edit_texts(edits: Sequence[Edit]) -> list[str]:
+    """Edits in words. Those that expand a group, and do nothing else, are one line."""
+    group = edits[-1] if edits else None
+    if isinstance(group, UpdateTask) and "of" in (group.changes.get("foreach") or ()):
+        elements = set(group.changes["foreach"]["of"])
+        if all(_is_of_group(edit, group.task_id, elements) for edit in edits[:-1]):
+            return [f"expand {group.task_id!r} into {len(elements):,} elements"]
+    return list(map(str, edits))
+
+
+def _is_of_group(edit: Edit, group: str, elements: set[str]) -> bool:
+    if isinstance(edit, AddTask):
+        return edit.task.id in elements
+    return isinstance(edit, AddDependency) and (
+        edit.target in elements or (edit.target == group and edit.source in elements)
+    )
