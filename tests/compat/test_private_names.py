@@ -73,3 +73,21 @@ async def test_the_private_names_of_orchestrator_and_synchronizer() -> None:
     await running
     assert not synchronizer._pending_modifications
     assert more.started == ["A"]
+
+
+@pytest.mark.parametrize("answer", [True, False, None], ids=str)
+async def test_a_program_may_set_the_future_of_an_end(answer: bool | None) -> None:
+    """The documented code does: the end is answered, or has timed out; and who waits goes on."""
+    session = Session(GALAXY, Devices())
+    synchronizer = session.synchronizer
+    running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A", "B", lines=["A>B"])))
+    await at(1.5)
+    waiting = asyncio.ensure_future(synchronizer.wait_for_pending_modifications())
+    await at(2.0)
+    end = synchronizer._pending_modifications["A"]
+    end.cancel() if answer is None else end.set_result(answer)
+    assert await waiting is bool(answer)
+    session.agent()
+    await running
+    assert session.devices.at("B") == 2.0
+    assert synchronizer.get_statistics()["completed_modifications"] == 1 + bool(answer)

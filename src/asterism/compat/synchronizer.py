@@ -102,10 +102,16 @@ class Pending:
         self.follow_loop()
         assert self._loop is not None
         deadline = self._loop.time() + self.timeout
-        self.ends[key] = End(seen, deadline, self._loop.create_future())
+        self.ends[key] = end = End(seen, deadline, self._loop.create_future())
+        end.future.add_done_callback(lambda done: self._resolved(key, end))
         self.stats["total_modifications"] += 1
         if deadline < (math.inf if self._alarm is None else self._alarm.when()):
             self._set_alarm(deadline)
+
+    def _resolved(self, key: Key, end: End) -> None:
+        """Resolve an end whose future a program has set."""
+        if self.ends.get(key) is end:
+            self.resolve(key, _succeeded(end.future))
 
     def resolve(self, key: Key, answered: bool) -> None:
         """Remove an end that was answered or timed out."""
@@ -117,7 +123,8 @@ class Pending:
         if not answered:
             self.late[key] = end
         self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
-        end.future.set_result(answered)
+        if not end.future.done():
+            end.future.set_result(answered)
         if not self.ends:
             self._set_alarm(None)
 
@@ -162,7 +169,8 @@ class Pending:
         while self.ends:
             futures = [end.future for end in self.ends.values()]
             done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
-            everything = everything and all(not future.cancelled() and future.result() for future in done)
+            await asyncio.sleep(0)  # the callback removes ends whose future a program has set
+            everything = everything and all(map(_succeeded, done))
             if late:
                 self.expire(self.ends)
                 return False
@@ -182,6 +190,10 @@ class Pending:
         self.expire([key for key, end in self.ends.items() if end.deadline <= now])
         if self.ends:
             self._set_alarm(min(end.deadline for end in self.ends.values()))
+
+
+def _succeeded(future: asyncio.Future[bool]) -> bool:
+    return not future.cancelled() and future.exception() is None and future.result()
 
 
 class PlanSynchronizer(PromptObserver):
