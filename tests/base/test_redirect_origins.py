@@ -15,8 +15,8 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Run
+from asterism.fleet.coordinator import Notifier
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
-from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from tests.process_scenes import PATIENCE

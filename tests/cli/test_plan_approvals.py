@@ -15,9 +15,9 @@ from asterism.api.system import LocalSystem
 from asterism.cli.top.top_views import Filter, read_listing
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
-from asterism.durable.approval_requests import approve_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
+from asterism.durable.plan_requests import approve_edit
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import invite
 from asterism.store.protocol import PutRegister

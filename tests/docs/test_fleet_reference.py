@@ -15,7 +15,7 @@ from asterism.core.run.session import Session
 from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution.command_inputs import FILE_PREFIX
 from asterism.execution.task_inputs import VARIABLE_PREFIX
-from asterism.fleet import notifier
+from asterism.fleet import coordinator
 from asterism.fleet.device.functions import CurrentRun
 from asterism.fleet.device.membership import measure
 from asterism.fleet.policy.device_policy import Rules
@@ -53,7 +53,7 @@ def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
     }
     told = {row[0].strip("`"): row[-1] for row in rows(NOTICES)}
     assert told.keys() == there
-    assert {kind for kind, word in told.items() if word == "yes"} == notifier.DELIVERED_KINDS
+    assert {kind for kind, word in told.items() if word == "yes"} == coordinator.DELIVERED_KINDS
 
 
 def test_every_key_of_a_policy_is_told_with_its_default() -> None:

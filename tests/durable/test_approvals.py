@@ -13,12 +13,11 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import AddTask, ApprovalGone, EditBatch, EditWaits, RemoveTask, WaitingEdit
 from asterism.durable import admin, approval_store
-from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import ApprovalRecords, list_approvals
 from asterism.durable.cycle_requests import answer_cycle
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_history import plan_events
-from asterism.durable.plan_requests import AnswerLost, edit_plan
+from asterism.durable.plan_requests import AnswerLost, approve_edit, edit_plan, refuse_edit
 from asterism.durable.stored_plans import explain_task
 from asterism.fleet import retention
 from asterism.store.memory import MemoryStore

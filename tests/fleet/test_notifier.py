@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from asterism.fleet import notifier
+from asterism.fleet import coordinator
+from asterism.fleet.coordinator import Notifier
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import NOTIFIED, Notice
@@ -135,10 +135,10 @@ async def test_a_failed_delivery_is_tried_a_few_times_before_the_next_notice(
 ) -> None:
     count = tmp_path / "count"
     command = ["sh", "-c", f'grep -o \'"message": "[ab]\' >> {count}; exit 3']
-    assert await told(DevicePolicy.open(), "a", "b", times=notifier.TRIES - 1, notify_command=command) == 0
+    assert await told(DevicePolicy.open(), "a", "b", times=coordinator.TRIES - 1, notify_command=command) == 0
     count.unlink()
-    assert await told(DevicePolicy.open(), "a", "b", times=notifier.TRIES, notify_command=command) == 1
-    assert [line[-1] for line in count.read_text().splitlines()] == ["a"] * notifier.TRIES + ["b"]
+    assert await told(DevicePolicy.open(), "a", "b", times=coordinator.TRIES, notify_command=command) == 1
+    assert [line[-1] for line in count.read_text().splitlines()] == ["a"] * coordinator.TRIES + ["b"]
     assert "exited with 3" in caplog.text
 
 

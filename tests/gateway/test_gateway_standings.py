@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.gateway.gateway_order import KNOWN_FOR, Standings
+from asterism.gateway.gateway_runs import KNOWN_FOR, Standings
 from tests.fleet.fleet_scenes import Line, staged
 
 pytestmark = pytest.mark.virtual_time

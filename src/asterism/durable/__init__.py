@@ -17,7 +17,6 @@
 ``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
 ``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
 ``approval_store``        the edits that wait for a person, and the rules for that
-``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
 ``editor_budget``         what an editor may spend on a plan, what it has spent, and who decides if that is all
 ``rejected_edits``        the newest rejected edits of a plan
 ``plan_submissions``      plans that any plan runner runs, until they have ended; those of schedules among them
@@ -61,8 +60,6 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.durable.approval_requests import approve_edit as approve_edit
-    from asterism.durable.approval_requests import refuse_edit as refuse_edit
     from asterism.durable.approval_store import list_approvals as list_approvals
     from asterism.durable.cycle_requests import CycleList as CycleList
     from asterism.durable.cycle_requests import CycleView as CycleView
@@ -94,8 +91,10 @@ if TYPE_CHECKING:
     from asterism.durable.plan_requests import EditAnswer as EditAnswer
     from asterism.durable.plan_requests import NotAnswered as NotAnswered
     from asterism.durable.plan_requests import PauseAnswer as PauseAnswer
+    from asterism.durable.plan_requests import approve_edit as approve_edit
     from asterism.durable.plan_requests import edit_plan as edit_plan
     from asterism.durable.plan_requests import pause_plan as pause_plan
+    from asterism.durable.plan_requests import refuse_edit as refuse_edit
     from asterism.durable.plan_requests import undo_edit as undo_edit
     from asterism.durable.rejected_edits import RejectedEdit as RejectedEdit
     from asterism.durable.rejected_edits import rejected_edits as rejected_edits

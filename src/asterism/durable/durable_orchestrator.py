@@ -42,8 +42,8 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
-from asterism.durable.plan_files import check_place, readable_files
 from asterism.durable.plan_retry import reopen_plan
+from asterism.durable.plan_submissions import check_place, readable_files
 from asterism.durable.plan_summaries import ENDED
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken, measure

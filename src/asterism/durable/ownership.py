@@ -21,14 +21,13 @@ from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
-from asterism.durable.approval_requests import APPROVE, REFUSE
 from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
 from asterism.durable.awaited_world import AwaitedWorld
 from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.plan_requests import EDIT, WHY, RequestHandler, RunningPlan
+from asterism.durable.plan_requests import APPROVE, EDIT, REFUSE, WHY, RequestHandler, RunningPlan
 from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet

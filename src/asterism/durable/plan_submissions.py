@@ -25,6 +25,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.status import ConstellationState
+from asterism.core.plan.task_files import handles_files
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.tick_values import TickValues
 from asterism.durable import admin
@@ -38,7 +39,7 @@ from asterism.durable.journal_store import (
     read_head,
     unstarted,
 )
-from asterism.durable.plan_files import check_place
+from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SCHEDULES, decode
@@ -239,3 +240,25 @@ async def cancel_plan(fleet: Fleet, name: str, reason: str) -> None:
     """Ask the owner of a plan to cancel it. Does nothing if it has ended."""
     with contextlib.suppress(PlanError):  # it has ended
         await admin.cancel(fleet, name, reason)
+
+
+# -- files of tasks ----------------------------------------------------------------------------------------------------
+
+
+async def check_place(fleet: Fleet, plan: Constellation) -> None:
+    """Raise PlanError for a plan with files if the fleet has no place for them."""
+    for node in plan.nodes.values():
+        if handles_files(node.task):
+            try:
+                await fleet.artifacts()
+            except ArtifactProblem as error:
+                raise PlanError(f"task {node.id!r} has files, and {error}") from None
+            return
+
+
+async def readable_files(fleet: Fleet) -> Artifacts | None:
+    """The files that tasks have made; None if the fleet has no place for any."""
+    try:
+        return await fleet.files()
+    except ArtifactProblem:
+        return None

@@ -10,7 +10,7 @@ The device's half:
 
 The server's half:
 
-``gateway``             what devices ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes their steps
+``gateway``             what devices ask; ``gateway_runs`` takes runs for them and makes their steps
 ``device_files``        the files that they send and fetch; ``device_storage``: how much a device may store
 ``enrolment``           one-time codes for devices, their keys and their credentials
 

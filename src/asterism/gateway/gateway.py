@@ -68,8 +68,14 @@ from asterism.gateway.gateway_messages import (
     text_in,
     texts_in,
 )
-from asterism.gateway.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder, Standings
-from asterism.gateway.gateway_runs import GrantedRuns, checked_object
+from asterism.gateway.gateway_runs import (
+    DeviceWatch,
+    EnoughUnseen,
+    GatewayOrder,
+    GrantedRuns,
+    Standings,
+    checked_object,
+)
 from asterism.store.protocol import (
     LIMITED,
     OFFERED,

@@ -18,7 +18,7 @@ from asterism.api.local.run_handlers import run_document
 from asterism.base.secret_mask import Mask
 from asterism.execution.processes import CommandFailed
 from asterism.execution.task_inputs import MissingInput
-from asterism.fleet.notifier import Notifier
+from asterism.fleet.coordinator import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.policy_file import parse
 from asterism.fleet.settings import Settings

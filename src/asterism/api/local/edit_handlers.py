@@ -24,7 +24,7 @@ from asterism.core.plan.edits import WAITING, CancelTask, Edit, EditBatch, Waiti
 from asterism.core.record_codec import read_record
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
-from asterism.durable import approval_requests, approval_store, cycle_requests, plan_requests
+from asterism.durable import approval_store, cycle_requests, plan_requests
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.editor_budget import (
     Budget,
@@ -172,7 +172,7 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
             raise RequestRefused(422, "edits: there are none; leave them out to apply the edit as it is")
         batch = await checked_batch(system, name, request.edits, request.reason, author=request.author)
     who = signature(system, request.author)
-    answer = await approval_requests.approve_edit(
+    answer = await plan_requests.approve_edit(
         system.fleet, name, request.approval, batch, request.reason, who=who, timeout=request.timeout
     )
     return plan_documents.edit_outcome(name, answer, dry_run=False)
@@ -180,7 +180,7 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
 
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     who = signature(system, request.author)
-    decided = await approval_requests.refuse_edit(
+    decided = await plan_requests.refuse_edit(
         system.fleet, request.plan, request.approval, request.reason, who=who, timeout=request.timeout
     )
     [document] = await shown_approvals(system.fleet, request.plan, [decided])

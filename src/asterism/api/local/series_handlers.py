@@ -16,8 +16,16 @@ from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
-from asterism.series.register import Change, DryRunRegister, SeriesRegister, Snapshot, UnknownSeries, read_all
-from asterism.series.series_status import status_word, why_not_promoted
+from asterism.series.register import (
+    Change,
+    DryRunRegister,
+    SeriesRegister,
+    Snapshot,
+    UnknownSeries,
+    read_all,
+    status_word,
+    why_not_promoted,
+)
 
 if TYPE_CHECKING:
     from asterism.api.system import LocalSystem

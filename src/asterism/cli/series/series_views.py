@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Item, Series
-from asterism.series.series_status import series_status, why_not_promoted
+from asterism.series.register import series_status, why_not_promoted
 
 if TYPE_CHECKING:
     from rich.text import Text

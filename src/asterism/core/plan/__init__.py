@@ -15,8 +15,7 @@ How a task moves:
 4. When no task can move, ``Graph.close`` cancels the rest, each with a reason, and sets the final state.
 
 Edits (edits.py) are data. ``apply`` (apply.py) carries out a batch completely or not at all. ``diff`` and ``merge``
-(diff.py) turn a changed copy into a batch. topological_order.py keeps the order and finds cycles, edge by edge;
-parallelism.py computes the critical path.
+(diff.py) turn a changed copy into a batch. topological_order.py keeps the order and finds cycles, edge by edge.
 
 Records: plan_codec.py writes a plan as JSON and takes snapshots while the plan runs. journal.py records every step and
 replays it. explain.py answers why a task does not run, invariants.py recomputes all derived facts for tests.

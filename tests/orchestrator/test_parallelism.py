@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.parallelism import Parallelism, durations, parallelism
 from asterism.core.plan.task import Task
+from asterism.orchestrator.result import Parallelism, durations, parallelism
 from tests.core.plan.tiny_plans import begin, chain, end, start
 
 
