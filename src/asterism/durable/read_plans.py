@@ -42,7 +42,8 @@ class _ReadPlan:
 
 async def read(fleet: Fleet, name: str) -> StoredConstellation:
     """A plan as it is now. Raises what ``load`` raises."""
-    store, kept = fleet.store, fleet.read_plans.get(name)
+    store = fleet.store
+    kept: _ReadPlan | None = fleet.read_plans.get(name)
     if kept is not None:
         async with kept.reading:
             fleet.read_plans.pop(name, None)  # it is kept again if nothing fails
