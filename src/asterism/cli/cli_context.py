@@ -22,6 +22,7 @@ from asterism.cli.option_types import Function, duration_option, number_option, 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from asterism.api.documents import Page
     from asterism.api.system import System
     from asterism.fleet.fleet import Fleet
 
@@ -313,6 +314,23 @@ class Answer:
         for line in self.notes:
             note(line)
         return self.code
+
+
+def view(place: str, *about: Any) -> Callable[[int | None], Iterable[Text]]:
+    """The lines that a function makes of what is shown, and of the width of the terminal, such as
+    ``run.run_views:details_lines``. It is imported when they are printed: views need rich."""
+    from importlib import import_module
+    from operator import attrgetter
+
+    module, _, name = place.partition(":")
+    return lambda width: attrgetter(name)(import_module(f"asterism.cli.{module}"))(*about, width)
+
+
+def listed(page: Page[Any], table: str, empty: str, notes: Sequence[str] = ()) -> Answer:
+    """The items of a page in a table, which is named as for ``view``; or ``empty``, which says how to make some."""
+    if not page.items:
+        return Answer(page.items, notes=[empty])
+    return Answer(page.items, view(f"{table}.lines", page.items, page.now or 0.0), notes)
 
 
 Command = Callable[[Callable[..., Any]], Callable[..., int]]

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -247,6 +247,11 @@ def number_option(
     """An option that is a whole number."""
     kind = click.IntRange(least, most) if least is not None else click.INT
     return click.option(name, type=kind, default=default, show_default=True, metavar="N", help=help)
+
+
+def choice_option(words: str, help: str, choices: Iterable[str], **more: Any) -> Callable[[Function], Function]:
+    """An option that is one of several words."""
+    return option(words, help, type=click.Choice(tuple(choices)), **more)
 
 
 def capability_option(name: str, help: str) -> Callable[[Function], Function]:

@@ -32,6 +32,7 @@ from asterism.cli.cli_context import (
     open_fleet,
     refuse_server,
     run_interruptible,
+    view,
     with_fleet,
 )
 from asterism.cli.option_types import option, size_option, writable_file
@@ -81,11 +82,9 @@ def init(store: str | None, as_json: bool) -> int:
 @store.command()
 async def info(system: System) -> Answer:
     """Show where the store is, and what it contains."""
-    from asterism.cli.fleet.fleet_views import store_lines
-
     answer = await system.show_store()
     answer = replace(answer, store=answer.store or system.url)
-    return Answer(answer, lambda width: store_lines(answer))
+    return Answer(answer, view("fleet.fleet_views:store_lines", answer))
 
 
 def _refuse_server(store: str | None, command: str) -> None:

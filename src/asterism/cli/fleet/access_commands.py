@@ -17,6 +17,7 @@ from asterism.cli.cli_context import (
     current_user,
     format_time,
     json_option,
+    listed,
     on_system,
     options,
     reason_option,
@@ -205,13 +206,8 @@ async def list_(system: System) -> Answer:
     """List tokens and browser sessions.
 
     Those that ended are shown for 30 days."""
-    from asterism.cli.fleet.fleet_views import tokens_table
-
-    tokens = (await system.list_tokens()).items
-    if not tokens:
-        how = "asterism token create --scope observe --for NAME"
-        return Answer(tokens, notes=[f"There are no tokens. Create one with: {how}"])
-    return Answer(tokens, lambda width: tokens_table(tokens, width))
+    empty = "There are no tokens. Create one with: asterism token create --scope observe --for NAME"
+    return listed(await system.list_tokens(), "fleet.fleet_views:TOKEN_TABLE", empty)
 
 
 @token.command()

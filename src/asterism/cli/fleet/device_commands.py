@@ -14,6 +14,7 @@ from asterism.cli.cli_context import (
     CommandGroup,
     fleet_options,
     is_given,
+    listed,
     on_system,
     options,
     reason_option,
@@ -21,6 +22,7 @@ from asterism.cli.cli_context import (
     refuse_server,
     server_of,
     store_wait_option,
+    view,
 )
 from asterism.cli.option_types import Function, capability_option, duration_option, number_option, option, pair_option
 
@@ -148,21 +150,15 @@ async def list_(system: System) -> Answer:
 
     Devices that left recently are listed, too. SLOTS is the number of used slots and of all slots. LOAD, RANK and
     QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
-    from asterism.cli.fleet.fleet_views import DEVICE_TABLE
-
-    page = await system.list_devices()
-    if not page.items:
-        return Answer(page.items, "No device has joined. Start one with: asterism device join NAME")
-    return Answer(page.items, lambda width: DEVICE_TABLE.lines(page.items, page.now or 0.0, width))
+    empty = "No device has joined. Start one with: asterism device join NAME"
+    return listed(await system.list_devices(), "fleet.fleet_views:DEVICE_TABLE", empty)
 
 
 @device.command()
 async def show(system: System, name: str) -> Answer:
     """Show a device, the runs that it holds, and its latest runs."""
-    from asterism.cli.fleet.fleet_views import device_lines
-
     details = await system.show_device(name)
-    return Answer(details, lambda width: device_lines(details, width))
+    return Answer(details, view("fleet.fleet_views:device_lines", details))
 
 
 @device.command()
@@ -187,10 +183,8 @@ async def scores(system: System, subject: str) -> Answer:
     Every candidate has its score and the four parts of the score (load, connection, rank, capability). The other
     devices have the reason why they are not candidates. A star marks the device that would be chosen now. For a run,
     the scores at its assignment follow."""
-    from asterism.cli.fleet.fleet_views import scores_lines
-
     answer = await system.score_devices(subject)
-    return Answer(answer, lambda width: scores_lines(answer, width))
+    return Answer(answer, view("fleet.fleet_views:scores_lines", answer))
 
 
 @device.command(short_help="Print a command with which a machine joins.")

@@ -16,12 +16,14 @@ from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
     ask_again,
+    listed,
     name_argument,
     note,
     on_system,
     print_json,
     reason_option,
     store_option,
+    view,
 )
 from asterism.cli.option_types import (
     duration_option,
@@ -124,9 +126,7 @@ def _number(name: str, text: str) -> float:
 
 
 def _shown(settings: Settings) -> Answer:
-    from asterism.cli.fleet.fleet_views import settings_lines
-
-    return Answer(settings, lambda width: settings_lines(settings))
+    return Answer(settings, view("fleet.fleet_views:settings_lines", settings))
 
 
 # -- notices -----------------------------------------------------------------------------------------------------------
@@ -263,21 +263,15 @@ async def set_limit(
 @limit.command(short_help="List the limits, what is in use, and what waits.")
 async def list_limits(system: System) -> Answer:
     """List the limits: how much of each is in use, and how many runs wait that use it."""
-    from asterism.cli.run.run_views import limits_table
-
-    page = await system.list_limits()
-    if not page.items:
-        return Answer([], notes=["No limits are set. Set one with: asterism limit set NAME SIZE"])
-    return Answer(page.items, lambda width: limits_table(page.items, width))
+    empty = "No limits are set. Set one with: asterism limit set NAME SIZE"
+    return listed(await system.list_limits(), "run.run_views:LIMIT_TABLE", empty)
 
 
 @limit.command(short_help="Show who holds a limit, and who waits.")
 async def show_limit(system: System, name: str) -> Answer:
     """Show the runs that hold a limit, and those that wait for it, in the order of their turns."""
-    from asterism.cli.run.run_views import limit_lines
-
     details = await system.show_limit(name)
-    return Answer(details, lambda width: limit_lines(details, width))
+    return Answer(details, view("run.run_views:limit_lines", details))
 
 
 @limit.command(short_help="Remove a limit.")
@@ -320,13 +314,10 @@ async def send(system: System, name: str, data: Any, key: str | None) -> Answer:
 @on_system()
 async def list_events(system: System, name: str | None, limit: int) -> Answer:
     """List the events that are kept, the newest last, and who has taken them."""
-    from asterism.cli.run.run_views import events_table
-
     page = await system.list_events(name, limit=limit)
-    if not page.items:
-        return Answer([], notes=["There are no events. Send one with: asterism event send NAME --data JSON"])
     page.items.reverse()
-    return Answer(page.items, lambda width: events_table(page.items, page.now or 0.0, width))
+    empty = "There are no events. Send one with: asterism event send NAME --data JSON"
+    return listed(page, "run.run_views:EVENT_TABLE", empty)
 
 
 # -- asterism top ------------------------------------------------------------------------------------------------------

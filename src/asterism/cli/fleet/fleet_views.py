@@ -118,22 +118,6 @@ def scores_lines(scores: documents.DeviceScores, width: int | None) -> Iterator[
         yield Text(f"At its assignment to {scores.assigned_to}, epoch {scores.epoch}: {listed}")
 
 
-def workflows_table(workflows: Sequence[documents.Workflow], width: int | None) -> list[Text]:
-    return table_of(
-        workflows,
-        {
-            Column("WORKFLOW", least=12, name=True): lambda flow: flow.name,
-            Column("VERSION", right=True): lambda flow: str(flow.version),
-            Column("EXECUTES", least=20): action_of,
-            Column("NEEDS", least=6, needed=False): lambda flow: ", ".join(flow.needs),
-            Column("BEAT", right=True): lambda flow: format_age(flow.heartbeat),
-            Column("TIMEOUT", right=True): lambda flow: format_age(flow.heartbeat_timeout),
-            Column("DESCRIPTION", least=12, needed=False): lambda flow: Text(clean(flow.description), DIM),
-        },
-        width,
-    )
-
-
 def action_of(flow: documents.Workflow) -> str:
     """What the workflow executes, on one line."""
     if flow.argv is not None:
@@ -147,7 +131,20 @@ def action_of(flow: documents.Workflow) -> str:
     return flow.call or ""
 
 
-def workflow_lines(flow: documents.Workflow) -> list[Text]:
+WORKFLOW_TABLE = TimedTable[documents.Workflow](
+    {
+        Column("WORKFLOW", least=12, name=True): lambda flow, now: flow.name,
+        Column("VERSION", right=True): lambda flow, now: str(flow.version),
+        Column("EXECUTES", least=20): lambda flow, now: action_of(flow),
+        Column("NEEDS", least=6, needed=False): lambda flow, now: ", ".join(flow.needs),
+        Column("BEAT", right=True): lambda flow, now: format_age(flow.heartbeat),
+        Column("TIMEOUT", right=True): lambda flow, now: format_age(flow.heartbeat_timeout),
+        Column("DESCRIPTION", least=12, needed=False): lambda flow, now: Text(clean(flow.description), DIM),
+    }
+)
+
+
+def workflow_lines(flow: documents.Workflow, width: int | None = None) -> list[Text]:
     """All fields of a workflow; defaults are dim."""
     lines = [Text.assemble((clean(flow.name), BOLD), f"@{flow.version}  {clean(action_of(flow))}")]
     wide = max(len(name) for name in DEFAULTS)
@@ -169,7 +166,7 @@ def _written(value: object) -> str:
     return masked_urls(json.dumps(value, ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
 
 
-def settings_lines(settings: documents.Settings) -> list[Text]:
+def settings_lines(settings: documents.Settings, width: int | None = None) -> list[Text]:
     """The settings of a fleet, each with its meaning."""
     weights = ", ".join(f"{name} {value:g}" for name, value in settings.weights.items())
     facts = {
@@ -200,22 +197,19 @@ def notice_line(notice: documents.Notice) -> str:
     return clean(f"{format_time(notice.at)}  {notice.kind:<9}  {notice.message}")
 
 
-def tokens_table(tokens: Sequence[documents.Token], width: int | None) -> list[Text]:
-    return table_of(
-        tokens,
-        {
-            Column("ID"): lambda token: token.id,
-            Column("FOR", least=8, name=True): lambda token: token.name,
-            Column("SCOPES", least=10): lambda token: ", ".join(token.scopes),
-            Column("KIND"): lambda token: token.kind,
-            Column("STATE"): lambda token: token.state,
-            Column("EXPIRES", needed=False): lambda token: format_time(token.expires_at),
-        },
-        width,
-    )
+TOKEN_TABLE = TimedTable[documents.Token](
+    {
+        Column("ID"): lambda token, now: token.id,
+        Column("FOR", least=8, name=True): lambda token, now: token.name,
+        Column("SCOPES", least=10): lambda token, now: ", ".join(token.scopes),
+        Column("KIND"): lambda token, now: token.kind,
+        Column("STATE"): lambda token, now: token.state,
+        Column("EXPIRES", needed=False): lambda token, now: format_time(token.expires_at),
+    }
+)
 
 
-def store_lines(info: documents.StoreInfo) -> list[Text]:
+def store_lines(info: documents.StoreInfo, width: int | None = None) -> list[Text]:
     off, way = abs(info.clock_ahead), "ahead of" if info.clock_ahead > 0 else "behind"
     facts = {
         "store": info.store or "",

@@ -21,6 +21,7 @@ from asterism.cli.cli_context import (
     CommandGroup,
     fleet_options,
     format_size,
+    listed,
     log_options,
     note,
     on_system,
@@ -31,6 +32,7 @@ from asterism.cli.cli_context import (
     same_system,
     server_of,
     story_reason_option,
+    view,
     with_fleet,
     with_system,
 )
@@ -111,8 +113,6 @@ async def list_(
 
     TASKS is the number of ended tasks and of all tasks; HEARD is the age of the owner's last heartbeat. A plan is at
     rest if it has started but no process runs it; resume it with `asterism resume NAME`."""
-    from asterism.cli.plan.plan_views import PLAN_TABLE
-
     now = time.time()
     wanted["state"] = ",".join(states) or None
     wanted["since"] = None if since is None else now - since
@@ -120,12 +120,9 @@ async def list_(
     page = await read_pages(system.list_plans, limit, MOST_PLANS, after, **wanted)
     if not newest:
         page.items.reverse()
-    answer = Answer(page.items, lambda width: PLAN_TABLE.lines(page.items, page.now or 0.0, width))
-    if not page.items:
-        filtered = any(value is not None for value in wanted.values())
-        start = "The store has no plans. Start one with: asterism run PLAN.YAML --store URL"
-        answer = Answer(page.items, notes=["No plan matches." if filtered else start])
-    answer.print(as_json)
+    filtered = any(value is not None for value in wanted.values())
+    start = "The store has no plans. Start one with: asterism run PLAN.YAML --store URL"
+    listed(page, "plan.plan_views:PLAN_TABLE", "No plan matches." if filtered else start).print(as_json)
     if page.next is not None:
         note(f"There are older plans: --after {shlex.quote(page.next)}, or --limit 0 for all")
 
@@ -173,12 +170,9 @@ def show(
 @plan.command()
 async def story(system: System, name: str, task: str | None) -> Answer:
     """Print everything that happened to a plan, or to one task."""
-    from asterism.cli.plan.plan_views import story_lines
-
     entries = (await system.read_story(name, task)).items
-    if not entries:
-        return Answer(entries, notes=[f"Nothing has happened to {task or name!r} yet."])
-    return Answer(entries, lambda width: story_lines(entries))
+    notes = [] if entries else [f"Nothing has happened to {task or name!r} yet."]
+    return Answer(entries, view("plan.plan_views:story_lines", entries), notes)
 
 
 @plan.command(short_help="List the files that tasks have made.")
@@ -215,10 +209,8 @@ async def why(system: System, name: str, task: str) -> Answer:
 
     The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
     the fleet, what holds that run."""
-    from asterism.cli.plan.plan_views import explanation_lines
-
     answer = await system.explain_task(name, task)
-    return Answer(answer, lambda width: explanation_lines(answer, width))
+    return Answer(answer, view("plan.plan_views:explanation_lines", answer))
 
 
 @plan.command()

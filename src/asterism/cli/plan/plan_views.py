@@ -156,7 +156,7 @@ def value_text(value: Any) -> str:
     return clean(value if isinstance(value, str) else json_text(value))
 
 
-def story_lines(entries: Sequence[documents.StoryEntry]) -> Iterator[Text]:
+def story_lines(entries: Sequence[documents.StoryEntry], width: int | None = None) -> Iterator[Text]:
     wide = max((len(entry.task or "") for entry in entries), default=0)
     for entry in entries:
         yield Text.assemble(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -347,24 +347,24 @@ _COUNTS = ("completed", "failed", "cancelled", "running", "waiting")
 _TONES = {"completed": "completed", "failed": "failed", "cancelled": "cancelled", "running": "running"}
 
 
-def batches_table(batches: Sequence[Batch], now: float, width: int | None) -> list[Text]:
-    columns: dict[Column, Callable[[Batch], Cell]] = {
-        Column("BATCH", least=8, name=True): lambda batch: batch.name,
-        Column("RUNS", right=True): lambda batch: f"{batch.runs:,}",
-        Column("DONE", right=True): lambda batch: _percent(batch),
-        **{Column(name.upper(), right=True): partial(_count, name=name) for name in _COUNTS},
-        Column("AGE", right=True): lambda batch: format_age(now - batch.created_at),
-    }
-    return table_of(batches, columns, width)
-
-
-def _count(batch: Batch, name: str) -> Text:
+def _count(name: str, batch: Batch, now: float) -> Text:
     number = getattr(batch, name)
     return Text(f"{number:,}", tone(_TONES[name]) if number and name in _TONES else DIM)
 
 
 def _percent(batch: Batch) -> str:
     return f"{100 * (batch.completed + batch.failed + batch.cancelled) // batch.runs} %"
+
+
+BATCH_TABLE = TimedTable[Batch](
+    {
+        Column("BATCH", least=8, name=True): lambda batch, now: batch.name,
+        Column("RUNS", right=True): lambda batch, now: f"{batch.runs:,}",
+        Column("DONE", right=True): lambda batch, now: _percent(batch),
+        **{Column(name.upper(), right=True): partial(_count, name) for name in _COUNTS},
+        Column("AGE", right=True): lambda batch, now: format_age(now - batch.created_at),
+    }
+)
 
 
 def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
@@ -423,16 +423,6 @@ def limit_text(limit: Limit) -> str:
     return ", ".join(parts)
 
 
-def limits_table(limits: Sequence[Limit], width: int | None) -> list[Text]:
-    columns: dict[Column, Callable[[Limit], Cell]] = {
-        Column("LIMIT", least=8, name=True): lambda limit: limit.name,
-        Column("ALLOWS"): limit_text,
-        Column("IN USE"): _used,
-        Column("WAITING", right=True): lambda limit: Text(f"{limit.waiting:,}", "" if limit.waiting else DIM),
-    }
-    return table_of(limits, columns, width)
-
-
 def _used(limit: Limit) -> Text:
     if set(limit.used) <= {limit.name}:
         used = limit.used.get(limit.name, 0)
@@ -442,6 +432,16 @@ def _used(limit: Limit) -> Text:
     return Text(", ".join([*names[:MOST_NAMES], *more]), tone("running"))
 
 
+LIMIT_TABLE = TimedTable[Limit](
+    {
+        Column("LIMIT", least=8, name=True): lambda limit, now: limit.name,
+        Column("ALLOWS"): lambda limit, now: limit_text(limit),
+        Column("IN USE"): lambda limit, now: _used(limit),
+        Column("WAITING", right=True): lambda limit, now: Text(f"{limit.waiting:,}", "" if limit.waiting else DIM),
+    }
+)
+
+
 def limit_lines(limit: LimitDetails, width: int | None) -> Iterator[Text]:
     """What a limit allows, who holds it, and who waits."""
     yield Text.assemble((clean(limit.name), BOLD), f"  {limit_text(limit)}; {plural(limit.waiting, 'run')} waiting")
@@ -449,18 +449,19 @@ def limit_lines(limit: LimitDetails, width: int | None) -> Iterator[Text]:
         if users:
             yield Text()
             yield Text(title, BOLD)
-            yield from table_of(users, _columns(limit.now), width)
+            yield from _USERS.lines(users, limit.now, width)
 
 
-def _columns(now: float) -> dict[Column, Callable[[LimitUser], Cell]]:
-    return {
-        Column("RUN"): lambda user: short(user.id),
-        Column("LABEL", least=8, name=True): lambda user: user.label,
-        Column("WORKFLOW", least=8, name=True): lambda user: user.workflow,
-        Column("DEVICE", least=8, name=True): lambda user: user.device or "",
-        Column("USES"): lambda user: ", ".join(f"{clean(name)}: {amount:,}" for name, amount in user.uses.items()),
-        Column("FOR", right=True): lambda user: format_age(now - user.since),
+_USERS = TimedTable[LimitUser](
+    {
+        Column("RUN"): lambda user, now: short(user.id),
+        Column("LABEL", least=8, name=True): lambda user, now: user.label,
+        Column("WORKFLOW", least=8, name=True): lambda user, now: user.workflow,
+        Column("DEVICE", least=8, name=True): lambda user, now: user.device or "",
+        Column("USES"): lambda user, now: ", ".join(f"{name}: {amount:,}" for name, amount in user.uses.items()),
+        Column("FOR", right=True): lambda user, now: format_age(now - user.since),
     }
+)
 
 
 # -- events for people -------------------------------------------------------------------------------------------------
@@ -470,20 +471,20 @@ MOST_TAKERS = 3
 """How many of those who have taken an event the table names."""
 
 
-def events_table(events: Sequence[SentEvent], now: float, width: int | None) -> list[Text]:
-    columns: dict[Column, Callable[[SentEvent], Cell]] = {
-        Column("NUMBER", right=True): lambda event: str(event.number),
-        Column("EVENT", least=8, name=True): lambda event: clean(event.name),
-        Column("AGE", right=True): lambda event: format_age(now - event.at),
-        Column("BY"): lambda event: clean(event.by),
-        Column("KEY"): lambda event: clean(event.key or ""),
-        Column("DATA"): lambda event: "" if event.data is None else clean(json.dumps(event.data)),
-        Column("TAKEN BY"): _takers,
-    }
-    return table_of(events, columns, width)
-
-
 def _takers(event: SentEvent) -> str:
     names = [clean(f"{taker.plan}/{taker.task}" if taker.task else taker.plan) for taker in event.taken_by]
     more = f" and {len(names) - MOST_TAKERS:,} more" if len(names) > MOST_TAKERS else ""
     return ", ".join(names[:MOST_TAKERS]) + more
+
+
+EVENT_TABLE = TimedTable[SentEvent](
+    {
+        Column("NUMBER", right=True): lambda event, now: str(event.number),
+        Column("EVENT", least=8, name=True): lambda event, now: event.name,
+        Column("AGE", right=True): lambda event, now: format_age(now - event.at),
+        Column("BY"): lambda event, now: event.by,
+        Column("KEY"): lambda event, now: event.key or "",
+        Column("DATA"): lambda event, now: "" if event.data is None else json.dumps(event.data),
+        Column("TAKEN BY"): lambda event, now: _takers(event),
+    }
+)

@@ -20,12 +20,14 @@ from asterism.cli.cli_context import (
     CommandGroup,
     ask_again,
     fleet_options,
+    listed,
     log_options,
     note,
     on_system,
     print_json,
     reason_option,
     refuse_options,
+    view,
     with_system,
 )
 from asterism.cli.option_types import Function, duration, number_option, object_option, option
@@ -165,26 +167,19 @@ async def list_(
 
 
 def _runs_answer(page: Page[Run], filtered: bool) -> Answer:
-    from asterism.cli.run.run_views import RUN_TABLE
-
-    if not page.items:
-        create = "There are no runs. Create one with: asterism runs create WORKFLOW"
-        return Answer(page.items, notes=["No run matches." if filtered else create])
-    notes = []
+    create, notes = "There are no runs. Create one with: asterism runs create WORKFLOW", []
     for peer in sorted({run.held_for for run in page.items if run.held_for is not None}):
         held = ", ".join(short(run.id) for run in page.items if run.held_for == peer)
         command = f"asterism peer remove {peer} --adopt"
         notes.append(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
-    return Answer(page.items, lambda width: RUN_TABLE.lines(page.items, page.now or 0.0, width), notes)
+    return listed(page, "run.run_views:RUN_TABLE", "No run matches." if filtered else create, notes)
 
 
 @runs.command(short_help="Show everything about a run.")
 async def show(system: System, run: str) -> Answer:
     """Show everything about a run: its status, progress, story and assignments."""
-    from asterism.cli.run.run_views import details_lines
-
     details = await system.show_run(run)
-    return Answer(details, lambda width: details_lines(details, width))
+    return Answer(details, view("run.run_views:details_lines", details))
 
 
 @runs.command()
@@ -193,10 +188,8 @@ async def why(system: System, run: str) -> Answer:
 
     The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
     devices: none is capable, or they are busy, resting, silent or about to answer."""
-    from asterism.cli.run.run_views import explanation_lines
-
     answer = await system.explain_run(run)
-    return Answer(answer, lambda width: explanation_lines(answer, width))
+    return Answer(answer, view("run.run_views:explanation_lines", answer))
 
 
 @runs.command()
@@ -497,14 +490,10 @@ def batch() -> None:
 @batch.command()
 async def list_batches(system: System) -> Answer:
     """List the batches, the newest last."""
-    from asterism.cli.run.run_views import batches_table
-
     page = await system.list_batches()
-    if not page.items:
-        create = "There are no batches. Create one with: asterism runs create WORKFLOW --each FILE --batch NAME"
-        return Answer([], notes=[create])
     page.items.reverse()
-    return Answer(page.items, lambda width: batches_table(page.items, page.now or 0.0, width))
+    create = "There are no batches. Create one with: asterism runs create WORKFLOW --each FILE --batch NAME"
+    return listed(page, "run.run_views:BATCH_TABLE", create)
 
 
 @batch.command(short_help="Show how far a batch has come.")
@@ -512,17 +501,15 @@ async def show_batch(system: System, name: str) -> Answer:
     """Show how far a batch has come: its counts, its rate, the time left, and the runs that failed.
 
     The rate is that of the last 100 ends; the time left is what the other runs take at this rate."""
-    from asterism.cli.run.run_views import batch_lines
-
     details = await system.show_batch(name)
-    return Answer(details, lambda width: batch_lines(details, width))
+    return Answer(details, view("run.run_views:batch_lines", details))
 
 
 @batch.command(short_help="Wait until all runs of a batch have ended.")
 async def wait_batch(system: System, name: str) -> Answer:
     """Wait until all runs of a batch have ended, and print how far it has come. Exits with 1 if one of them failed or
     was cancelled."""
-    from asterism.cli.run.run_views import batch_lines, progress_line
+    from asterism.cli.run.run_views import progress_line
 
     told, details = 0, await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
     while not details.ended:
@@ -531,7 +518,7 @@ async def wait_batch(system: System, name: str) -> Answer:
             told = ended
         details = await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
     code = FAILED if details.failed or details.cancelled else 0
-    return Answer(details, lambda width: batch_lines(details, width), code=code)
+    return Answer(details, view("run.run_views:batch_lines", details), code=code)
 
 
 @batch.command(short_help="Cancel all runs of a batch.")

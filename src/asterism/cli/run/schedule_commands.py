@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from asterism.api.schedule_operations import CatchUp, Overlap
 from asterism.base.text import clean
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
-    name_argument,
+    listed,
     note,
     on_system,
     reason_option,
     refuse_options,
+    view,
 )
-from asterism.cli.option_types import duration_option, number_option, object_option, parameter_option, tick_text
+from asterism.cli.option_types import (
+    choice_option,
+    duration_option,
+    number_option,
+    object_option,
+    option,
+    parameter_option,
+    tick_text,
+)
 from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
     from asterism.api.documents import ChangedSchedule
     from asterism.api.system import System
 
-CATCH_UP = ("none", "last", "all")
-OVERLAP = ("skip", "queue", "replace", "allow")
+CATCH_UP, OVERLAP = map(get_args, (CatchUp, Overlap))
 CREATED = "created"
+NEXT_SHOWN = 3
 SKIPPED = 1
 
 
@@ -38,46 +48,33 @@ def schedule() -> None:
 
 
 @schedule.command()
-@name_argument
-@click.option("--workflow", metavar="NAME", help="Create runs of this workflow.")
-@click.option("--plan", "path", metavar="PLAN.YAML", help="Create plans of this plan file, which the store keeps.")
+@option("--workflow NAME", "Create runs of this workflow.")
+@option("--plan PLAN.YAML", "Create plans of this plan file, which the store keeps.", to="path")
 @parameter_option
 @object_option("The input of each run as a JSON object, in a file, or on standard input.")
 @number_option("--priority", help="Priority of each run; default: that of the workflow.")
-@click.option("--device", metavar="NAME", help="Run it on this device only.")
-@click.option(
-    "--cron", metavar="EXPR", help="Times as minute, hour, day of month, month and day of week, such as '0 3 * * *'."
-)
+@option("--device NAME", "Run it on this device only.")
+@option("--cron EXPR", "Times as minute, hour, day of month, month and day of week, such as '0 3 * * *'.")
 @duration_option("--every", positive=True, help="An interval instead, such as 5m.")
-@click.option(
-    "--on-event",
-    metavar="EVENT",
-    help="With --plan: create a plan for each event of this name instead, such as 'payment/*'.",
-)
-@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of --cron.")
-@click.option(
-    "--catch-up",
-    type=click.Choice(CATCH_UP),
-    default="last",
-    show_default=True,
-    help="Which missed ticks to create when a coordinator is back.",
-)
-@click.option(
+@option("--on-event EVENT", "With --plan: create a plan for each event of this name instead, such as 'payment/*'.")
+@option("--timezone ZONE", "Time zone of --cron.", default="UTC")
+@choice_option("--catch-up", "Which missed ticks to create when a coordinator is back.", CATCH_UP, default="last")
+@choice_option(
     "--overlap",
-    type=click.Choice(OVERLAP),
-    help="What to do with a tick while earlier work has not ended; default: skip, with --on-event queue.",
+    "What to do with a tick while earlier work has not ended; default: skip, with --on-event queue.",
+    OVERLAP,
 )
 @number_option("--parallel", 1, least=1, most=100, help="How many may be at work at once before --overlap counts.")
 @duration_option("--jitter", "0s", help="Delay each tick by up to this time.")
-@click.option(
+@choice_option(
     "--after-previous",
-    type=click.Choice(["success"]),
-    help="With --plan: the plan of a tick waits until that of the tick before has succeeded.",
+    "With --plan: the plan of a tick waits until that of the tick before has succeeded.",
+    ["success"],
 )
 @duration_option(
     "--late-after", positive=True, help="With --plan: a notice says if a plan has not ended this long after its tick."
 )
-@click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
+@option("--replace", "Change a schedule that exists; its history stays.")
 @reason_option()
 @on_system()
 def add(
@@ -145,32 +142,24 @@ def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
 
 
 @schedule.command()
-@on_system()
 async def list_(system: System) -> Answer:
     """List the schedules.
 
     NEXT is the next tick in the time zone of the schedule, IN the time until it fires, MADE the number of runs that
     were created, and OPEN how many of them have not ended."""
-    from asterism.cli.run.schedule_views import schedules_table
-
     page = await system.list_schedules()
-    if not page.items:
-        how = "asterism schedule add NAME --cron '0 3 * * *' --workflow NAME"
-        return Answer(page.items, notes=[f"There are no schedules. Add one with: {how}"])
-    return Answer(page.items, lambda width: schedules_table(page.items, width), page.advice)
+    how = "asterism schedule add NAME --cron '0 3 * * *' --workflow NAME"
+    empty = f"There are no schedules. Add one with: {how}"
+    return listed(page, "run.schedule_views:SCHEDULE_TABLE", empty, page.advice)
 
 
 @schedule.command()
-@name_argument
-@click.option("--plan-file", is_flag=True, help="Print the plan file that the schedule keeps.")
-@on_system()
+@option("--plan-file", "Print the plan file that the schedule keeps.")
 async def show(system: System, name: str, plan_file: bool) -> Answer | None:
     """Show a schedule with its terms, next times and latest ticks."""
-    from asterism.cli.run.schedule_views import NEXT_SHOWN, details_lines
-
     details = await system.show_schedule(name, NEXT_SHOWN, plan_file)
     if not plan_file:
-        return Answer(details, lambda width: details_lines(details, width))
+        return Answer(details, view("run.schedule_views:details_lines", details))
     if details.text is None:
         raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
     click.echo(details.text, nl=False)
@@ -178,9 +167,7 @@ async def show(system: System, name: str, plan_file: bool) -> Answer | None:
 
 
 @schedule.command()
-@name_argument
 @reason_option("shown with the schedule")
-@on_system()
 async def pause(system: System, name: str, reason: str) -> Answer:
     """Pause a schedule: create nothing until it is resumed. Earlier runs continue."""
     paused = await system.pause_schedule(name, reason)
@@ -188,9 +175,7 @@ async def pause(system: System, name: str, reason: str) -> Answer:
 
 
 @schedule.command()
-@name_argument
 @reason_option()
-@on_system()
 async def resume(system: System, name: str, reason: str) -> Answer:
     """Resume a paused schedule, from its next tick on. The ticks of the pause are not caught up."""
     from asterism.cli.run.schedule_views import zone_time
@@ -201,9 +186,7 @@ async def resume(system: System, name: str, reason: str) -> Answer:
 
 
 @schedule.command()
-@name_argument
 @reason_option()
-@on_system()
 async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a schedule and its history. Earlier runs continue."""
     return _changed(await system.remove_schedule(name, reason), "is removed.")
@@ -214,11 +197,7 @@ def _changed(changed: ChangedSchedule, words: str) -> Answer:
 
 
 @schedule.command()
-@name_argument
-@click.option(
-    "-n", "--number", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many times."
-)
-@on_system()
+@option("-n --number N", "How many times.", type=click.IntRange(1, 1000), default=5)
 async def next_(system: System, name: str, number: int) -> Answer:
     """Print the next times of a schedule, in its time zone."""
     from asterism.cli.run.schedule_views import zone_time
@@ -232,43 +211,32 @@ async def next_(system: System, name: str, number: int) -> Answer:
 
 
 @schedule.command()
-@name_argument
 @number_option("--limit", 20, least=1, most=100, help="How many ticks at most; the store keeps 100.")
-@on_system()
 async def history(system: System, name: str, limit: int) -> Answer:
     """List the latest ticks of a schedule, newest last."""
-    from asterism.cli.run.schedule_views import history_table
-
     details = await system.show_schedule(name, 0)
     entries = details.history[-limit:]
-    if not entries:
-        return Answer(entries, notes=[f"Schedule {name!r} has created nothing yet."])
-    return Answer(entries, lambda width: history_table(details, entries, width))
+    notes = [] if entries else [f"Schedule {name!r} has created nothing yet."]
+    return Answer(entries, view("run.schedule_views:history_table", details, entries) if entries else None, notes)
 
 
 @schedule.command(short_help="List the ticks of a schedule, and what became of them.")
-@name_argument
-@click.option("--from", "first", type=tick_text, metavar="TIME", help="The first day or time; default: 30 days ago.")
-@click.option("--to", "last", type=tick_text, metavar="TIME", help="The last day or time; default: now.")
+@option("--from TIME", "The first day or time; default: 30 days ago.", to="first", type=tick_text)
+@option("--to TIME", "The last day or time; default: now.", to="last", type=tick_text)
 @number_option("--limit", 500, least=1, most=1000, help="How many ticks at most, from the first on.")
-@on_system()
 async def ticks(system: System, name: str, first: str | None, last: str | None, limit: int) -> Answer:
     """List the ticks of a schedule with what became of them, also those for which nothing was created.
 
     The states are succeeded, failed, cancelled, running, waiting (created, not begun), skipped, missed, none (nothing
     was created, and the history does not say why) and due."""
-    from asterism.cli.run.schedule_views import ticks_table
-
     page = await system.list_ticks(name, first, last, None, limit)
     more = [] if page.next is None else [f"There are more ticks after {page.items[-1].local}; see --from and --limit."]
     notes = more if page.items else [f"Schedule {name!r} has no tick in this time."]
-    return Answer(page, lambda width: ticks_table(page.items, width), notes)
+    return Answer(page, view("run.schedule_views:TICK_TABLE.lines", page.items, 0.0), notes)
 
 
 @schedule.command()
-@name_argument
 @reason_option()
-@on_system()
 async def run(system: System, name: str, reason: str) -> Answer:
     """Create the work of a schedule now. Its times stay as they are.
 
@@ -280,14 +248,13 @@ async def run(system: System, name: str, reason: str) -> Answer:
 
 
 @schedule.command()
-@name_argument
-@click.option("--from", "first", type=tick_text, metavar="TIME", help="The first day or time, such as 2026-01-01.")
-@click.option("--to", "last", type=tick_text, metavar="TIME", help="The last day or time; default: now.")
+@option("--from TIME", "The first day or time, such as 2026-01-01.", to="first", type=tick_text)
+@option("--to TIME", "The last day or time; default: now.", to="last", type=tick_text)
 @duration_option("--every", positive=True, help="Ticks so far apart, from --from on, instead of those of the schedule.")
 @number_option("--parallel", 1, least=1, most=100, help="How many plans run at once.")
-@click.option("--only-missing", is_flag=True, help="Leave plans alone that failed, instead of a retry.")
-@click.option("--cancel", is_flag=True, help="Cancel the backfill of this schedule instead.")
-@click.option("--detach", is_flag=True, help="Do not wait for its end.")
+@option("--only-missing", "Leave plans alone that failed, instead of a retry.")
+@option("--cancel", "Cancel the backfill of this schedule instead.")
+@option("--detach", "Do not wait for its end.")
 @reason_option()
 @on_system()
 def backfill(

@@ -16,7 +16,7 @@ from asterism.base.durations import format_delay, format_duration
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time, note
-from asterism.cli.screen import Cell, Column, fact_lines, table_of
+from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.calendar import DUE, NONE, SUCCEEDED
 from asterism.core.schedule.schedule import interval_text
@@ -28,7 +28,7 @@ _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED:
 _TICK_LOOKS = {SUCCEEDED: "completed", SKIPPED: "waiting", MISSED: "failed", NONE: "cancelled", DUE: "pending"}
 """The same for the states of ticks that are not called like those of a task."""
 
-NEXT_SHOWN, HISTORY_SHOWN = 3, 5
+HISTORY_SHOWN = 5
 
 
 def zone_time(schedule: Schedule, at: float | None) -> str:
@@ -46,31 +46,30 @@ def zone_time(schedule: Schedule, at: float | None) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def schedules_table(schedules: Sequence[Schedule], width: int | None) -> list[Text]:
-    def due(schedule: Schedule) -> Cell:
-        return "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in ")
+def _due(schedule: Schedule) -> Cell:
+    return "" if schedule.due_in is None else format_delay(schedule.due_in).removeprefix("in ")
 
-    def following(schedule: Schedule) -> Cell:
-        if schedule.paused is not None:
-            return "paused"
-        return zone_time(schedule, schedule.next) if schedule.on_event is None else "event"
 
-    return table_of(
-        schedules,
-        {
-            Column("SCHEDULE", least=8): lambda schedule: Text(schedule.name, "" if schedule.paused is None else DIM),
-            Column("CREATES", least=10): lambda schedule: schedule.target,
-            Column("TIMES", least=10): lambda schedule: schedule.times,
-            Column("NEXT"): following,
-            Column("IN", right=True, needed=False): due,
-            Column("MADE", right=True): lambda schedule: str(schedule.made),
-            Column("OPEN", right=True): lambda schedule: str(len(schedule.open)),
-            Column("OVERLAP", needed=False): lambda schedule: schedule.overlap,
-            Column("CATCH-UP", needed=False): lambda schedule: schedule.catch_up,
-            Column("NOTE", least=8, needed=False): lambda schedule: Text(schedule.paused or "", DIM),
-        },
-        width,
-    )
+def _next(schedule: Schedule) -> Cell:
+    if schedule.paused is not None:
+        return "paused"
+    return zone_time(schedule, schedule.next) if schedule.on_event is None else "event"
+
+
+SCHEDULE_TABLE = TimedTable[Schedule](
+    {
+        Column("SCHEDULE", least=8): lambda schedule, now: Text(schedule.name, "" if schedule.paused is None else DIM),
+        Column("CREATES", least=10): lambda schedule, now: schedule.target,
+        Column("TIMES", least=10): lambda schedule, now: schedule.times,
+        Column("NEXT"): lambda schedule, now: _next(schedule),
+        Column("IN", right=True, needed=False): lambda schedule, now: _due(schedule),
+        Column("MADE", right=True): lambda schedule, now: str(schedule.made),
+        Column("OPEN", right=True): lambda schedule, now: str(len(schedule.open)),
+        Column("OVERLAP", needed=False): lambda schedule, now: schedule.overlap,
+        Column("CATCH-UP", needed=False): lambda schedule, now: schedule.catch_up,
+        Column("NOTE", least=8, needed=False): lambda schedule, now: Text(schedule.paused or "", DIM),
+    }
+)
 
 
 # -- details -----------------------------------------------------------------------------------------------------------
@@ -158,27 +157,26 @@ def backfill_line(backfill: Backfill) -> str:
     return f"Backfill of {backfill.schedule}: {of}{': ' if parts else ''}{', '.join(parts)}{failures}"
 
 
-def ticks_table(ticks: Sequence[CalendarTick], width: int | None) -> list[Text]:
-    def took(tick: CalendarTick) -> Cell:
-        if tick.started_at is None or tick.ended_at is None:
-            return ""
-        return format_duration(tick.ended_at - tick.started_at)
+def _took(tick: CalendarTick) -> Cell:
+    if tick.started_at is None or tick.ended_at is None:
+        return ""
+    return format_duration(tick.ended_at - tick.started_at)
 
-    def state(tick: CalendarTick) -> Cell:
-        return Text(f"{tick.state}, late" if tick.late else tick.state, tone(_TICK_LOOKS.get(tick.state, tick.state)))
 
-    return table_of(
-        ticks,
-        {
-            Column(""): lambda tick: mark(_TICK_LOOKS.get(tick.state, tick.state)),
-            Column("TICK"): lambda tick: tick.local,
-            Column("STATE"): state,
-            Column("CREATED", least=8): lambda tick: tick.work or "",
-            Column("TOOK", right=True, needed=False): took,
-            Column("WHY", least=10, needed=False): lambda tick: Text(tick.why, DIM),
-        },
-        width,
-    )
+def _state(tick: CalendarTick) -> Cell:
+    return Text(f"{tick.state}, late" if tick.late else tick.state, tone(_TICK_LOOKS.get(tick.state, tick.state)))
+
+
+TICK_TABLE = TimedTable[CalendarTick](
+    {
+        Column(""): lambda tick, now: mark(_TICK_LOOKS.get(tick.state, tick.state)),
+        Column("TICK"): lambda tick, now: tick.local,
+        Column("STATE"): lambda tick, now: _state(tick),
+        Column("CREATED", least=8): lambda tick, now: tick.work or "",
+        Column("TOOK", right=True, needed=False): lambda tick, now: _took(tick),
+        Column("WHY", least=10, needed=False): lambda tick, now: Text(tick.why, DIM),
+    }
+)
 
 
 def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None) -> list[Text]:

@@ -10,10 +10,12 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
+    listed,
     on_system,
     options,
     reason_option,
     refuse_options,
+    view,
 )
 from asterism.cli.option_types import (
     capability_option,
@@ -168,23 +170,16 @@ def _made(name: str, fields: dict[str, Any]) -> Workflow:
 @workflow.command()
 async def list_(system: System) -> Answer:
     """List the workflows, each in its latest version."""
-    from asterism.cli.fleet.fleet_views import workflows_table
-
-    flows = (await system.list_workflows()).items
-    if not flows:
-        how = "asterism workflow add NAME --argv 'command {input}'"
-        return Answer(flows, f"There are no workflows. Add one with: {how}")
-    return Answer(flows, lambda width: workflows_table(flows, width))
+    empty = "There are no workflows. Add one with: asterism workflow add NAME --argv 'command {input}'"
+    return listed(await system.list_workflows(), "fleet.fleet_views:WORKFLOW_TABLE", empty)
 
 
 @workflow.command()
 @click.argument("name", metavar="NAME[@VERSION]")
 async def show(system: System, name: str) -> Answer:
     """Show everything about a workflow."""
-    from asterism.cli.fleet.fleet_views import workflow_lines
-
     flow = await system.show_workflow(name)
-    return Answer(flow, lambda width: workflow_lines(flow))
+    return Answer(flow, view("fleet.fleet_views:workflow_lines", flow))
 
 
 @workflow.command()
