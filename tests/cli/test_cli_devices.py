@@ -155,7 +155,7 @@ def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> 
 
 
 def test_a_fleet_without_devices_says_what_to_do(scene: Scene) -> None:
-    assert scene.ok("device", "list") == "No device has joined. Start one with: asterism device join NAME\n"
+    assert scene.run("device", "list").stderr == "No device has joined. Start one with: asterism device join NAME\n"
     assert scene.json("device", "list") == []
 
 

@@ -223,7 +223,7 @@ def test_an_unknown_workflow_is_reported(tmp_path: Path) -> None:
 
 def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
-    assert "There are no workflows. Add one with: asterism workflow add NAME" in scene.ok("workflow", "list")
+    assert "There are no workflows. Add one with: asterism workflow add NAME" in scene.run("workflow", "list").stderr
     assert scene.json("workflow", "list") == []
 
 

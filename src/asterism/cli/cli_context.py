@@ -117,7 +117,6 @@ def reason_option(use: str = "left as a notice") -> Callable[[Function], Functio
 
 
 story_reason_option = reason_option("for the story")
-name_argument = click.argument("name")
 
 fleet_options = options(store_option, json_option)
 """The options of every command on a store."""

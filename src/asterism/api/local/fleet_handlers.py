@@ -24,14 +24,12 @@ from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
 from asterism.core.run.session import OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import Workflow
-from asterism.durable.plan_metrics import plan_families
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import AmbiguousRun, CancelledCount, find_run, take_snapshot
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.gateway import enrolment
 from asterism.store.protocol import ENDED, Notice, Query
 
 PAGE = 1000
@@ -76,6 +74,8 @@ def _settings(settings: Settings) -> documents.Settings:
 
 async def metrics_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_RUNS) -> list[Family]:
     """The metrics of a fleet and of the plans in its store."""
+    from asterism.durable.plan_metrics import plan_families  # with plans, which other operations do not need
+
     return [*await fleet_families(fleet, window, limit), *await plan_families(fleet.store, window)]
 
 
@@ -252,6 +252,8 @@ async def drain_device(system: LocalSystem, request: declared.ChangeDevice) -> d
 
 
 async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> documents.DeviceInvitation:
+    from asterism.gateway import enrolment
+
     fleet = system.fleet
     code = await enrolment.invite(fleet.store, name=request.name, can=request.can or None)
     await system.leave_reason(f"invited device {request.name!r}", request.reason)
@@ -260,6 +262,8 @@ async def invite_device(system: LocalSystem, request: declared.InviteDevice) -> 
 
 
 async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> documents.RevokedDevice:
+    from asterism.gateway import enrolment
+
     fleet = system.fleet
     revoked = await enrolment.revoke(fleet.store, request.device)
     await system.leave_reason(f"revoked device {revoked.name!r}", request.reason, revoked.name)

@@ -73,18 +73,6 @@ LOG_INTERVAL = 0.5
 """How often the store is asked for new lines, in seconds."""
 
 
-_PLAIN_FIELDS = (
-    *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
-    *("heartbeat_timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at"),
-    *("started_at", "ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by"),
-    *("failures", "losses", "rounds", "error", "cancelled", "keep", "label", "batch", "traceparent"),
-)
-"""The fields of a run that are shown as they are."""
-
-_ATTRIBUTES = {"heartbeat_timeout": "timeout", "wish": "stop_request", "wished_by": "stop_requested_by"}
-"""Fields whose attribute has another name."""
-
-
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +80,9 @@ async def run_documents(fleet: Fleet, runs: Sequence[Run]) -> list[documents.Run
     """Runs as every door shows them, with secrets masked."""
     described: list[documents.Run] = []
     for start in range(0, len(runs), SLICE):
-        described += [documents.Run(**fields) for fields in await _run_fields(fleet, runs[start : start + SLICE])]
+        some = runs[start : start + SLICE]
+        fields = await _run_fields(fleet, some)
+        described += [document_of(documents.Run, run, **fields[run.id]) for run in some]
         await asyncio.sleep(0)
     return described
 
@@ -102,7 +92,8 @@ async def run_document(fleet: Fleet, run: Run) -> documents.Run:
     return document
 
 
-async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]:
+async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """The fields of documents of runs that their records do not have, or in another form."""
     masks = await masks_of(fleet, runs)
     labels = await labels_of(fleet, runs, masks)
     open_runs = [run for run in runs if not run.ended]
@@ -111,8 +102,8 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]
     reports = await fleet.store.reports(begun) if begun else {}
     sessions = await fleet.store.sessions(ended=True) if any(run.session is not None for run in runs) else ()
     beats, now = {session.id: session.beat_at for session in sessions}, fleet.store.clock()
-    return [
-        {
+    return {
+        run.id: {
             **_fields_of(run, masks[run.id]),
             "last_heartbeat_at": None if run.session is None else beats.get(run.session),
             "progress": _step(reported_progress(run, reports)),
@@ -121,15 +112,15 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> list[dict[str, Any]]
             "held_for": held.get(run.id),
         }
         for run in runs
-    ]
+    }
 
 
 def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
-    """What the record of a run says."""
     return {
-        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
+        "heartbeat_timeout": run.timeout,
+        "wish": run.stop_request,
+        "wished_by": run.stop_requested_by,
         "status": run.reported_status,
-        "ended": run.ended,
         "assigned_to": run.device,
         "assignment_expires_at": run.due_at if run.status is ASSIGNED else None,
         "claim_expires_at": run.due_at if run.status is CLAIMED else None,
@@ -215,14 +206,16 @@ async def _choose_waiting(fleet: Fleet, waiting: declared.WaitingFor, runs: Sequ
 async def show_run(system: LocalSystem, request: declared.OneRun) -> documents.RunDetails:
     fleet = system.fleet
     run = await find_run(fleet, request.run)
-    [fields] = await _run_fields(fleet, [run])
+    fields = (await _run_fields(fleet, [run]))[run.id]
     report = (await fleet.store.reports([run.id])).get(run.id)
     logs, why = await fleet.logs(run.id), await explain(fleet, run.id)
     tail = "" if report is None else report.tail
     if logs:
         tail = "".join(f"{line.text}\n" for line in logs[-1].lines[-TAIL:])
     notices = await fleet.store.notices(run=run.id)
-    return documents.RunDetails(
+    return document_of(
+        documents.RunDetails,
+        run,
         **fields,
         now=fleet.store.clock(),
         tail=tail,

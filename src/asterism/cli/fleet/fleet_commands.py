@@ -17,7 +17,6 @@ from asterism.cli.cli_context import (
     CommandGroup,
     ask_again,
     listed,
-    name_argument,
     note,
     on_system,
     print_json,
@@ -295,10 +294,8 @@ def event() -> None:
 
 
 @event.command(short_help="Send an event.")
-@name_argument
-@click.option("--data", type=json_value, metavar="JSON|@FILE|-", help="The result of the tasks that wait for it.")
-@click.option("--key", help="Send an event with this name and key only once.")
-@on_system()
+@option("--data JSON|@FILE|-", "The result of the tasks that wait for it.", type=json_value)
+@option("--key TEXT", "Send an event with this name and key only once.")
 async def send(system: System, name: str, data: Any, key: str | None) -> Answer:
     """Send an event: it continues the tasks that wait for its name.
 
@@ -309,9 +306,7 @@ async def send(system: System, name: str, data: Any, key: str | None) -> Answer:
 
 
 @event.command(short_help="List the events that are kept.")
-@click.argument("name", required=False)
 @number_option("--limit", default=50, help="How many events to list at most.")
-@on_system()
 async def list_events(system: System, name: str | None, limit: int) -> Answer:
     """List the events that are kept, the newest last, and who has taken them."""
     page = await system.list_events(name, limit=limit)
