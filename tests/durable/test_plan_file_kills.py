@@ -1,5 +1,5 @@
-"""Processes that are killed with -9 while a stored plan makes and takes files, beside a collector that spares nothing:
-no file is half there, and none is lost after the end of its task was acknowledged."""
+"""Processes that are killed with -9 while a stored plan makes and takes files. A collection that spares nothing comes
+before each commit. No file is half there, and none is lost after the end of its task was acknowledged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from asterism.base.clock import Looks, beside
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
@@ -57,7 +56,8 @@ async def prepare(url: str) -> None:
 
 
 async def carry_on(pinned: bool, url: str, tell: int) -> None:
-    """Carry the plan on until it has ended. Writes a byte before each commit, and before each file gets its name."""
+    """Carry the plan on until it has ended. Writes a byte before each commit, and before each file gets its name. A
+    collection comes before each commit, also before that of an end, whose files nothing refers to yet."""
     kept_files.CONTENT_AGE = 0.0
     if not pinned:
         kept_files.OWNED = frozenset()
@@ -73,15 +73,11 @@ async def carry_on(pinned: bool, url: str, tell: int) -> None:
 
         async def telling(writes: Any) -> None:
             os.write(tell, b".")
+            await fleet.collect_files()
             await commit(writes)
 
-        async def collect() -> None:
-            async for _ in Looks(interval=0.002):
-                await fleet.collect_files()
-
         fleet.store.commit = telling  # type: ignore[method-assign]
-        async with beside(collect()):
-            await DurableOrchestrator(fleet, local=2).run_stored("film")
+        await DurableOrchestrator(fleet, local=2).run_stored("film")
 
 
 async def problems(url: str) -> list[str]:
