@@ -22,7 +22,7 @@ def build(dialect: Dialect, result: Any, facts: dict[str, Any], wrapped: bool) -
     plan = dialect.plan("B", "C")
     plan.add_task(TaskStar("A", description="do A", task_data=facts))
     plan.add_dependency(TaskStarLine("A", "B", line_id="line", metadata=facts))
-    plan.metadata.update(copy.deepcopy(facts))
+    plan.update_metadata(facts)
     plan.mark_task_completed(
         "A", True, ExecutionResult("A", "completed", result, metadata=facts) if wrapped else result
     )
@@ -31,8 +31,8 @@ def build(dialect: Dialect, result: Any, facts: dict[str, Any], wrapped: bool) -
 
 def shown(plan: Any) -> Any:
     """What somebody can read of a plan, as values of its own."""
-    values = {star.task_id: (star.result, star.task_data) for star in plan.tasks.values()}
-    return copy.deepcopy((values, plan.dependencies["line"].metadata, plan.metadata, sorted(plan.tasks)))
+    values = {star.task_id: (star.result, star.task_data) for star in plan.get_all_tasks()}
+    return copy.deepcopy((values, plan.get_dependency("line").metadata, plan.metadata, sorted(plan.tasks)))
 
 
 def change(plan: Any, what: str, choice: int) -> None:
@@ -48,11 +48,15 @@ def change(plan: Any, what: str, choice: int) -> None:
         mutate(data, choice)
         plan.tasks["C"].update_task_data({"n": [choice], **data})
         mutate(plan.tasks["C"].task_data, choice)
+    elif what == "line":
+        mutate(plan.get_dependency("line").metadata, choice)
+        plan.get_dependency("line").update_metadata({"n": [choice]})
+        mutate(plan.get_dependency("line").metadata, choice)
     elif what == "task":
         plan.add_task(TaskStar(f"new{len(plan.tasks)}", description="new", task_data={"n": [choice]}))
 
 
-changes = st.sampled_from(["result", "metadata of the result", "metadata", "data", "task"])
+changes = st.sampled_from(["result", "metadata of the result", "metadata", "data", "line", "task"])
 
 
 @each_dialect
@@ -100,9 +104,11 @@ def test_a_result_that_cannot_be_copied_is_shared_and_the_rest_is_not(dialect: D
 def test_a_task_that_is_copied_into_another_plan_has_its_own_values(dialect: Dialect) -> None:
     live, other, facts = dialect.plan(), dialect.plan(), {"x": [1]}
     live.add_task(TaskStar("A", description="do A", task_data=facts))
+    live.mark_task_completed("A", True, {"a": [1]})
     other.add_task(live.tasks["A"])
     alone = copy.deepcopy(live.tasks["A"])
     facts["x"].append(2)
-    other.tasks["A"].update_task_data({"y": 1})
-    assert live.tasks["A"].task_data == alone.task_data == {"x": [1]}
-    assert other.tasks["A"].task_data == {"x": [1], "y": 1}
+    other.tasks["A"].result["a"].append(2)
+    alone.result["a"].append(3)
+    assert live.tasks["A"].result == {"a": [1]}
+    assert live.tasks["A"].task_data == other.tasks["A"].task_data == {"x": [1]}

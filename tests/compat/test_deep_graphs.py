@@ -15,10 +15,13 @@ from tests.compat.compat_scenes import GALAXY, Devices, Diary, Session, run
 
 @pytest.mark.parametrize("depth", [1_500, pytest.param(12_000, marks=pytest.mark.long)])
 def test_nothing_recurses_on_a_deep_graph(depth: int) -> None:
-    """Thousands of tasks one below the other: built, copied and run."""
+    """Thousands of tasks one below the other: built, copied, written, read, measured and run."""
     names = [f"t{i}" for i in range(depth)]
     plan = GALAXY.plan(*names, lines=[f"{above}>{below}" for above, below in pairwise(names)])
-    assert copy.deepcopy(plan).get_statistics() == plan.get_statistics()
+    read = type(plan).from_json(plan.to_json())
+    assert read.get_topological_order() == names
+    assert copy.deepcopy(read).get_parallelism_metrics()["critical_path_length"] == depth
+    assert plan.get_statistics()["longest_path_length"] == depth
     assert plan.validate_dag() == (True, [])
     with pytest.raises(ValueError, match="cycle"):
         plan.add_dependency(TaskStarLine(names[-1], names[0]))

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import (
+    ConstellationManager,
     EventType,
+    TaskConstellationOrchestrator,
     TaskStar,
+    TaskStatus,
 )
-from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at
+from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at, run
 
 pytestmark = pytest.mark.virtual_time
 
@@ -70,7 +73,7 @@ async def test_a_task_is_not_assigned_to_a_disconnected_device(dialect: Dialect)
 
 
 def test_the_ablation_a_disconnected_device_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asterism.compat.plan_orchestrator.Fleet.is_connected", lambda self, device: True)
+    monkeypatch.setattr("asterism.compat.managed_devices.Fleet.is_connected", lambda self, device: True)
     devices = Devices("one")
     session = Session(GALAXY, devices)
     session.agent(lambda mine, event: devices.connected.clear())
@@ -107,9 +110,160 @@ def test_a_manager_that_cannot_list_its_devices(caplog: pytest.LogCaptureFixture
 # -- the orchestrator's other methods ----------------------------------------------------------------------------------
 
 
+def test_a_single_task() -> None:
+    devices = Devices("one", "two", answers={"A": [RuntimeError("once"), {"rows": 7}], "B": RuntimeError("no")})
+    orchestrator = TaskConstellationOrchestrator(devices)
+    star = TaskStar("A", description="collect", retry_count=1)
+    assert run(orchestrator.execute_single_task(task=star, target_device_id="two")) == {"rows": 7}
+    assert [call["device_id"] for call in devices.calls] == ["two", "two"]
+    assert star.status is TaskStatus.COMPLETED
+    with pytest.raises(RuntimeError, match="no"):
+        run(orchestrator.execute_single_task(TaskStar("B")))
+    plan = GALAXY.plan("C")
+    assert run(orchestrator.execute_single_task(plan.tasks["C"])) is None
+    assert plan.tasks["C"].status is TaskStatus.PENDING, "a copy of it was carried out"
+    assert run(orchestrator.execute_single_task(star)) == {"rows": 7}, "what has ended is not done again"
+    with pytest.raises(ValueError, match="does not know the device 'three'"):
+        run(orchestrator.execute_single_task(TaskStar("D"), "three"))
+    devices.connected = []
+    with pytest.raises(ValueError, match="no device is connected"):
+        run(orchestrator.execute_single_task(TaskStar("D")))
+    with pytest.raises(ValueError, match="no device manager"):
+        run(TaskConstellationOrchestrator().execute_single_task(TaskStar("D")))
+
+
+def test_a_single_task_has_its_timeout() -> None:
+    devices = Devices(seconds={"A": 100.0})
+    with pytest.raises(TimeoutError):
+        run(TaskConstellationOrchestrator(devices).execute_single_task(TaskStar("A", timeout=3.0)))
+
+
+@each_dialect
+async def test_the_status_of_a_run(dialect: Dialect) -> None:
+    session = Session(dialect, Devices(answers={"B": RuntimeError("no")}, seconds={"C": 5.0}))
+    session.agent()
+    plan = dialect.plan("A", "B", "C", "D", lines=["C>D"])
+    status_of = getattr(session.orchestrator, f"get_{dialect.noun}_status")
+    assert await status_of(plan) is None
+    orchestrate = getattr(session.orchestrator, f"orchestrate_{dialect.noun}")
+    running = asyncio.ensure_future(orchestrate(plan, metadata={"user": "me"}))
+    await at(1.5)
+    status = await status_of(plan)
+    assert status is not None
+    assert {key: status[key] for key in status if key != "statistics"} == {
+        f"{dialect.noun}_id": "plan",
+        "name": "plan",
+        "state": "executing",
+        "ready_tasks": [],
+        "running_tasks": ["C"],
+        "completed_tasks": ["A"],
+        "failed_tasks": ["B"],
+        "metadata": {"user": "me"},
+    }
+    assert status["statistics"]["total_tasks"] == 4
+    await running
+    assert await status_of(plan) is None
+    assert session.diary.of(dialect.event_type("started"))[0].data["metadata"] == {"user": "me"}
+    (end,) = session.diary.of(dialect.event_type("completed"))
+    assert end.data["execution_duration"] == 6.0 == plan.execution_duration
+    (first, *_) = session.diary.of(EventType.TASK_COMPLETED)
+    assert first.data["execution_time"] == 1.0
+    assert (first.data["result"].end_time - first.data["result"].start_time).total_seconds() >= 0
+
+
 # -- who does what -----------------------------------------------------------------------------------------------------
 
 PROFILES = {
     "pc": {"device_type": "windows", "capabilities": ["office"], "metadata": {"room": 1}},
     "phone": SimpleNamespace(os="Android", capabilities=["camera"], metadata=None),
 }
+
+
+def test_available_devices() -> None:
+    devices = Devices(profiles={**PROFILES, "off": {}})
+    devices.connected = ["pc", "phone"]
+    expected = [
+        {
+            "device_id": "pc",
+            "device_type": "windows",
+            "capabilities": ["office"],
+            "status": "connected",
+            "metadata": {"room": 1},
+        },
+        {
+            "device_id": "phone",
+            "device_type": "android",
+            "capabilities": ["camera"],
+            "status": "connected",
+            "metadata": {},
+        },
+    ]
+    assert run(ConstellationManager(devices).get_available_devices()) == expected
+    assert run(TaskConstellationOrchestrator(devices).get_available_devices()) == expected
+    assert run(ConstellationManager().get_available_devices()) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("round_robin", ["pc", "phone", "pc", "phone"]),
+        ("load_balance", ["pc", "phone", "pc", "phone"]),
+        ("capability_match", ["phone", "pc", "pc", "pc"]),
+    ],
+)
+def test_the_strategies(strategy: str, expected: list[str]) -> None:
+    manager = ConstellationManager(Devices(profiles=PROFILES))
+    wishes = ["android", "windows", None, "ios"]
+    plan = GALAXY.plan(*(TaskStar(f"t{n}", device_type=wish) for n, wish in enumerate(wishes)))
+    chosen = run(manager.assign_devices_automatically(plan, strategy=strategy))
+    assert list(chosen.values()) == expected
+    assert [task.target_device_id for task in plan.get_all_tasks()] == expected
+    assert manager.validate_constellation_assignments(plan) == (True, [])
+
+
+def test_preferences_and_single_assignments() -> None:
+    manager = ConstellationManager(Devices(profiles=PROFILES))
+    plan = GALAXY.plan("A", "B", "C", "done")
+    plan.mark_task_completed("done", True)
+    preferences = {"A": "phone", "B": "unheard of"}
+    chosen = run(manager.assign_devices_automatically(plan, "load_balance", preferences))
+    assert chosen == {"A": "phone", "B": "pc", "C": "pc"}
+    assert manager.reassign_task_device(plan, "C", "phone")
+    assert not manager.reassign_task_device(plan, "nothing", "phone")
+    with pytest.raises(ValueError, match="completed"):
+        manager.reassign_task_device(plan, "done", "phone")
+    assert manager.get_device_utilization(plan) == {"phone": 2, "pc": 1}
+    info = manager.get_task_device_info(plan, "C")
+    assert info is not None
+    assert (info["device_id"], info["capabilities"]) == ("phone", ["camera"])
+    assert manager.get_task_device_info(plan, "done") is None
+    assert manager.clear_device_assignments(plan) == 3
+    valid, errors = manager.validate_constellation_assignments(plan)
+    assert not valid
+    assert errors[0] == "task 'A' has no device"
+    with pytest.raises(ValueError, match="strategy is one of"):
+        run(manager.assign_devices_automatically(plan, "astrology"))
+    with pytest.raises(ValueError, match="no device is connected"):
+        run(ConstellationManager(Devices(profiles={})).assign_devices_automatically(plan))
+
+
+def test_registered_plans() -> None:
+    manager, plan = ConstellationManager(), GALAXY.plan("A", "B", lines=["A>B"])
+    assert manager.register_constellation(plan, metadata={"priority": "high"}) == "plan"
+    assert manager.get_constellation("plan") is plan
+    (listed,) = manager.list_constellations()
+    assert listed == {
+        "constellation_id": "plan",
+        "name": "plan",
+        "state": "ready",
+        "task_count": 2,
+        "dependency_count": 1,
+        "metadata": {"priority": "high"},
+    }
+    status = run(manager.get_constellation_status("plan"))
+    assert status is not None
+    assert status["ready_tasks"] == ["A"]
+    assert manager.unregister_constellation("plan")
+    assert not manager.unregister_constellation("plan")
+    assert manager.get_constellation("plan") is None
+    assert run(manager.get_constellation_status("plan")) is None

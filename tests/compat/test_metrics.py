@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any
 
 import pytest
 
 from asterism.compat.galaxy import (
+    AgentEvent,
+    DeviceEvent,
     Event,
     EventType,
     IEventObserver,
@@ -124,7 +127,7 @@ def test_it_counts_a_plan_that_fails_and_one_whose_beginning_it_missed() -> None
         (lambda plan: plan.add_task(TaskStar("new")), "tasks_added"),
         (lambda plan: plan.remove_task("B"), "tasks_removed"),
         (lambda plan: setattr(plan.tasks["B"], "name", "another"), "task_properties_updated"),
-        (lambda plan: plan.remove_dependency(next(iter(plan.dependencies))), "constellation_updated"),
+        (lambda plan: plan.remove_dependency(plan.get_all_dependencies()[0].line_id), "constellation_updated"),
     ],
 )
 def test_the_kinds_of_changes(change: Any, kind: str) -> None:
@@ -160,3 +163,18 @@ def test_the_bridge_to_an_agent(dialect: Dialect) -> None:
     assert [event.event_type for event in told] == [EventType.TASK_COMPLETED, dialect.event_type("completed")]
     assert observer.task_results["A"]["status"] == "completed"
     assert observer.task_results["A"]["result"].result == 1
+
+
+async def test_agents_and_devices_have_events_of_their_own() -> None:
+    session = Session(GALAXY, Devices())
+    said = AgentEvent(EventType.AGENT_RESPONSE, "agent", time.time(), {}, "planner", "llm", "text", {"said": "hello"})
+    came = DeviceEvent(EventType.DEVICE_STATUS_CHANGED, "manager", time.time(), {}, "robot", "busy")
+    await session.bus.publish_event(said)
+    await session.bus.publish_event(came)
+    assert session.diary.events == [said, came]
+    assert (said.agent_name, said.output_data, came.device_info, came.all_devices) == (
+        "planner",
+        {"said": "hello"},
+        None,
+        {},
+    )

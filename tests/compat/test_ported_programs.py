@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import (
+    CommandExecutionError,
+    ConstellationEditor,
     ConstellationEvent,
+    ConstellationManager,
     ConstellationModificationSynchronizer,
     ConstellationProgressObserver,
     Event,
@@ -25,12 +28,35 @@ from asterism.compat.galaxy import (
     TaskEvent,
     TaskStar,
     TaskStarLine,
+    TaskStatus,
     get_event_bus,
 )
 from asterism.testing.virtual_time import run
 from tests.compat.compat_scenes import Devices
 
 pytestmark = pytest.mark.virtual_time
+
+
+def test_a_task_from_its_making_to_its_result() -> None:
+    task = TaskStar(description="Run the script", target_device_id="linux_1", timeout=60.0, retry_count=2)
+    assert task.name == f"task_{task.task_id[:8]}"
+    assert task.validate(), task.get_validation_errors()
+    attempts = 0
+    while attempts < 3:
+        attempts += 1
+        task.start_execution()
+        try:
+            if attempts < 3:
+                raise RuntimeError("not yet")
+            task.complete_with_success({"exit_code": 0})
+            break
+        except RuntimeError as error:
+            task.complete_with_failure(error)
+            assert task.should_retry()
+            task.retry()
+    assert (task.status, task.result, task._current_retry) == (TaskStatus.COMPLETED, {"exit_code": 0}, 2)
+    with pytest.raises(ValueError, match="completed"):
+        task.start_execution()
 
 
 def test_a_request_as_a_device_gets_it() -> None:
@@ -70,11 +96,39 @@ def test_driving_a_plan_by_hand() -> None:
     constellation.add_dependency(TaskStarLine.create_success_only("fetch", "preprocess"))
     constellation.add_dependency(TaskStarLine.create_success_only("preprocess", "train"))
     assert constellation.validate_dag() == (True, [])
+    constellation.start_execution()
     while not constellation.is_complete():
         for task in constellation.get_ready_tasks():
-            task.start_execution()
+            constellation.start_task(task.task_id)
             constellation.mark_task_completed(task.task_id, success=True, result={"rows": 10_000})
+    constellation.complete_execution()
     assert constellation.state.value == "completed"
+    seconds, path = constellation.get_critical_path_length_with_time()
+    assert path == ["fetch", "preprocess", "train"]
+    assert constellation.get_total_work() == pytest.approx(seconds)
+    restored = TaskConstellation.from_json(json_data=constellation.to_json())
+    assert restored.state.value == "completed"
+
+
+def test_an_editor_builds_what_an_orchestrator_runs(tmp_path: Path) -> None:
+    editor = ConstellationEditor(enable_history=True)
+    editor.create_and_add_task("fetch_data", "Download", target_device_id="one", timeout=300.0)
+    editor.create_and_add_task("train_model", "Train", priority="HIGH", retry_count=2)
+    editor.create_and_add_task("evaluate", "Evaluate")
+    editor.create_and_add_dependency("fetch_data", "train_model", "SUCCESS_ONLY")
+    editor.create_and_add_dependency("train_model", "evaluate", "UNCONDITIONAL")
+    with pytest.raises(CommandExecutionError, match="cycle"):
+        editor.create_and_add_dependency("evaluate", "fetch_data", "UNCONDITIONAL")
+    is_valid, errors = editor.validate_constellation()
+    assert is_valid, errors
+    statistics = editor.get_statistics()
+    assert (statistics["total_tasks"], statistics["longest_path_length"]) == (3, 3)
+    path = editor.save_constellation(str(tmp_path / "pipeline.json"))
+    loaded = ConstellationEditor().load_constellation(path)
+    devices = Devices("one", "two")
+    outcome = run(TaskConstellationOrchestrator(devices).orchestrate_constellation(loaded))
+    assert outcome["status"] == "completed"
+    assert devices.started == ["fetch_data", "train_model", "evaluate"]
 
 
 class QueueingAgent:
@@ -183,9 +237,21 @@ def test_an_observer_that_measures_from_the_event() -> None:
     event_bus, constellation = get_event_bus(), TaskConstellation()
     constellation.add_task(TaskStar("a", description="do a"))
     event_bus.subscribe(Measuring(), {EventType.TASK_COMPLETED, EventType.CONSTELLATION_COMPLETED})
-    run(TaskConstellationOrchestrator(Devices()).orchestrate_constellation(constellation))
+    run(TaskConstellationOrchestrator(Devices()).execute_constellation(constellation))
     assert len(times) == 2
     assert times[1] == 1.0
+
+
+async def test_the_orchestrator_uses_the_assignments_of_the_manager() -> None:
+    devices = Devices(profiles={"pc": {"device_type": "windows"}, "phone": {"device_type": "android"}})
+    manager, constellation = ConstellationManager(devices, enable_logging=True), TaskConstellation()
+    constellation.add_task(TaskStar("mail", description="write", device_type="windows"))
+    constellation.add_task(TaskStar("photo", description="take", device_type="android"))
+    assignments = await manager.assign_devices_automatically(constellation, strategy="capability_match")
+    assert assignments == {"mail": "pc", "photo": "phone"}
+    assert manager.validate_constellation_assignments(constellation) == (True, [])
+    await TaskConstellationOrchestrator(devices).orchestrate_constellation(constellation)
+    assert {call["task_id"]: call["device_id"] for call in devices.calls} == {"mail": "pc", "photo": "phone"}
 
 
 def test_the_documented_patterns_one_after_the_other_on_one_plan() -> None:

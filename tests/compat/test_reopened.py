@@ -116,10 +116,42 @@ def test_a_plan_begun_by_hand_can_be_orchestrated(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
-    plan.tasks["A"].start_execution()
+    plan.start_execution()
+    plan.start_task("A")
     assert [task.task_id for task in plan.mark_task_completed("A", True, result=1)] == ["B"]
     assert session.run(plan)["status"] == "completed"
     assert session.devices.started == ["B", "C"]
+
+
+def test_a_failed_task_may_be_retried_by_hand_and_run_again(dialect: Dialect) -> None:
+    session = Session(dialect, Devices(answers={"A": [RuntimeError("no"), "yes"]}))
+    session.agent()
+    plan = dialect.plan(TaskStar("A", retry_count=0), "B")
+    assert session.run(plan)["status"] == "partially_failed"
+    star = plan.tasks["A"]
+    assert not star.should_retry()
+    with pytest.raises(ValueError, match="used up"):
+        star.retry()
+    star._status = TaskStatus.PENDING
+    assert session.run(plan)["status"] == "completed"
+    assert session.devices.started == ["A", "B", "A"]
+    assert session.diary.tasks(type(session.diary.events[0].event_type).TASK_STARTED) == ["A", "B", "A"]
+
+
+def test_tasks_given_up_below_a_failure_run_after_its_retry(dialect: Dialect) -> None:
+    """The documented system leaves such tasks pending. Here the end of a run cancels them; a retry puts them back."""
+    session = Session(dialect, Devices(answers={"A": [RuntimeError("no"), "yes"]}))
+    session.agent()
+    lines = [TaskStarLine.create_success_only("A", "B"), "B>C", TaskStarLine.create_conditional("A", "D", "", bool)]
+    plan = dialect.plan("A", "B", "C", "D", "off", lines=[*lines, "A>off"])
+    plan.tasks["off"].cancel()
+    assert session.run(plan)["status"] == "failed"
+    assert [task.status.value for task in plan.get_all_tasks()] == ["failed"] + ["cancelled"] * 4
+    plan.tasks["A"]._status = TaskStatus.PENDING
+    check_invariants(plan.plan)
+    assert session.run(plan)["status"] == "completed"
+    assert sorted(session.devices.started) == ["A", "A", "B", "C", "D"]
+    assert plan.tasks["off"].status is TaskStatus.CANCELLED, "somebody wanted that"
 
 
 @pytest.mark.virtual_time

@@ -5,10 +5,13 @@ other module is shared and internal. A program written against the published doc
 
 - Types and names: ``vocabulary`` (enumerations, events, refusals; Galaxy, Orion, private names), and
   ``documented_names``, those that Galaxy and Orion share.
-- The plan: ``documented_plan`` (the plan itself), ``task_star`` (tasks), ``task_star_line`` (dependencies).
-- Running: ``plan_orchestrator`` runs a plan on an Orchestrator with the lock policy ``global``, on the devices of a
-  device manager; ``synchronizer`` waits for the answers of agents and merges them.
+- The plan: ``documented_plan`` (the plan itself), ``task_star`` (tasks), ``task_star_line`` (dependencies),
+  ``plan_records`` (JSON).
+- Editing: ``plan_editor``, with undo and redo.
+- Running: ``plan_orchestrator`` runs a plan on an Orchestrator with the lock policy ``global``; ``managed_devices``
+  adapts a device manager and assigns devices; ``synchronizer`` waits for the answers of agents and merges them.
 - Events: ``event_bus``, ``session_observers``.
+- ``manual_progress`` starts and ends tasks by hand while no orchestrator runs the plan.
 
 Invariants: every change goes through the checks of the core; progress comes only from devices while an orchestrator
 runs the plan; ``event_bus`` holds the only process-wide state of Asterism.

@@ -1,4 +1,4 @@
-"""The documented event bus, process-wide.
+"""The documented event bus, process-wide, and the outlet through which a run publishes its events.
 
 Publishing puts the event into the queue of every observer that subscribed to its type, and waits for none of them. The
 exception is a *prompt* observer (the synchronizer): it is called directly, so that a task's end is registered before
@@ -9,6 +9,10 @@ event is delivered in parallel, so a handler may wait for a later event.
 
 Only ``compat`` has a process-wide bus, since the documented API has one. The bus may outlive event loops: events queued
 for a closed loop are dropped.
+
+``Outlet`` calls the documented bus directly, within the step that makes the event. It calls a bus of the user's own, or
+a subclass that overrides ``publish_event``, in a task of its own, so that no observer delays the plan. The end of a
+task must be delivered before the plan continues: the run waits for that while the plan is held.
 """
 
 from __future__ import annotations
@@ -18,14 +22,17 @@ import inspect
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from asterism.compat.vocabulary import (
     TASK_ENDS,
     Event,
     EventType,
     IEventObserver,
+    IEventPublisher,
+    ReadOnly,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +154,7 @@ class _Inbox:
         self._set_timer()
 
 
-class EventBus:
+class EventBus(IEventPublisher):
     def __init__(self) -> None:
         self._inboxes: dict[int, _Inbox] = {}
 
@@ -192,6 +199,25 @@ class EventBus:
         """Wait until the observers have caught up, at most ``timeout`` seconds."""
         await _wait([task for inbox in self._inboxes.values() for task in inbox.handlers], timeout)
 
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    @property
+    def all_observers(self) -> frozenset[IEventObserver]:
+        """The observers that want all events."""
+        return frozenset(inbox.observer for inbox in self._inboxes.values() if inbox.types is None)
+
+    @property
+    def by_type(self) -> Mapping[EventType, frozenset[IEventObserver]]:
+        """The observers that asked for certain types."""
+        asked = [inbox for inbox in self._inboxes.values() if inbox.types is not None]
+        wanted = {kind for inbox in asked for kind in inbox.types or ()}
+        return MappingProxyType(
+            {kind: frozenset(inbox.observer for inbox in asked if kind in (inbox.types or ())) for kind in wanted}
+        )
+
+    _all_observers = ReadOnly("all_observers", "use subscribe and unsubscribe")
+    _observers = ReadOnly("by_type", "use subscribe and unsubscribe")
+
 
 async def _wait(handlers: Iterable[asyncio.Task[None]], timeout: float) -> None:
     """Wait for the handlers of this loop, except the caller itself."""
@@ -226,3 +252,54 @@ def drop_run(bus: object, plan_id: str) -> None:
     runs.pop(plan_id, None)
     if not runs:
         _runs.pop(id(bus), None)
+
+
+class Outlet:
+    """``publish`` never waits. A bus of the user's own has ``HANDLER_TIMEOUT`` seconds to deliver the end of a task."""
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._documented = bus if issubclass(type(bus), EventBus) else None
+        self._at_once = self._documented is not None and untouched(bus, "publish_event")
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def publish(self, event: Event) -> None:
+        if self._at_once:
+            self._bus.deliver(event)
+            return
+        task = asyncio.get_running_loop().create_task(self._send(event))
+        for group in (self._publishing, self._ends) if event.event_type in TASK_ENDS else (self._publishing,):
+            group.add(task)
+            task.add_done_callback(group.discard)
+
+    async def _send(self, event: Event) -> None:
+        try:
+            answer = self._bus.publish_event(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            logger.exception("%r failed to publish %s", self._bus, event.event_type)
+
+    def subscribe(self, observer: IEventObserver) -> None:
+        """Let an observer of a run hear the bus, if the bus takes observers."""
+        if callable(getattr(self._bus, "subscribe", None)):
+            self._bus.subscribe(observer)
+
+    def unsubscribe(self, observer: IEventObserver) -> None:
+        if callable(getattr(self._bus, "unsubscribe", None)):
+            self._bus.unsubscribe(observer)
+
+    async def delivered(self, observer: object, timeout: float) -> None:
+        """Wait until an observer has received the published ends, at most ``timeout`` seconds."""
+        if self._ends:
+            await asyncio.wait(self._ends, timeout=min(timeout, HANDLER_TIMEOUT))
+        if self._documented is not None:
+            await self._documented.caught_up(observer, timeout)
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until everything is published and the observers have caught up, at most ``timeout`` seconds."""
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=timeout)
+        if self._documented is not None:
+            await self._documented.drain(timeout)

@@ -2,54 +2,56 @@
 
 ``Run`` is one run of a documented plan. Its events are translated within the step that publishes them: when the
 orchestrator records a task's end and holds the tasks below it, the synchronizer is called in the same step, before
-anything else can happen.
-
-``ManagedDevice`` and ``Fleet`` are the devices of a documented device manager as devices of an orchestrator.
+anything else can happen. ``Review`` waits for the answers of agents meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from asterism.compat import manual_progress
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import EventBus, PromptObserver, add_run, drop_run, get_event_bus, runs_on, untouched
-from asterism.compat.synchronizer import PlanSynchronizer
-from asterism.compat.task_star import TaskStar, moment, needs_of, newly_ready, reopen
+from asterism.compat.event_bus import Outlet, PromptObserver, add_run, drop_run, get_event_bus, runs_on, untouched
+from asterism.compat.managed_devices import CONNECTED, Fleet, PlanRegistry, profiles_of
+from asterism.compat.manual_progress import newly_ready
+from asterism.compat.synchronizer import PlanSynchronizer, merge_copy
+from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import (
     GALAXY,
+    Alias,
     DeviceEvent,
     DeviceManager,
-    DeviceType,
     Event,
     EventType,
     ExecutionResult,
+    ModificationRejected,
     Naming,
     ReadOnly,
     TaskEvent,
     TaskFailed,
     TaskStatus,
-    member,
     refusing,
 )
-from asterism.core.errors import DeviceUnavailable
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import RUNNING
+from asterism.core.plan.status import PENDING, RUNNING
 from asterism.orchestrator import events as runtime
-from asterism.orchestrator.devices import Work
 from asterism.orchestrator.events import DRAIN_TIMEOUT
 from asterism.orchestrator.orchestrator import Orchestrator
 
 logger = logging.getLogger("asterism.compat.orchestrator")
 _device_logger = logging.getLogger("asterism.compat.devices")
+_edit_logger = logging.getLogger("asterism.compat.synchronizer")
 
 DEFAULT_STRATEGY = "round_robin"
 
@@ -81,14 +83,16 @@ class _DeviceWatch(PromptObserver):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The arguments of a run. Without a synchronizer nothing is reviewed."""
+    """The arguments of a run. ``synchronizer`` is the documented one or the user's own; with None nothing is reviewed,
+    unless ``sync`` is ``_sync_…_modifications`` of a subclass of the orchestrator."""
 
     assignments: dict[str, str]
     strategy: str
     metadata: dict[str, Any]
     device_timeout: float
     lock_policy: str
-    synchronizer: PlanSynchronizer | None
+    synchronizer: Any
+    sync: Callable[[DocumentedPlan], Awaitable[Any]] | None
 
 
 class Run:
@@ -99,17 +103,19 @@ class Run:
         naming: Naming,
         live: DocumentedPlan,
         manager: DeviceManager,
-        bus: EventBus,
+        outlet: Outlet,
         source_id: str,
         options: RunOptions,
     ) -> None:
-        self.naming, self.live, self.bus, self.source_id = naming, live, bus, source_id
-        self.options = options
+        self.naming, self.live, self.outlet, self.source_id = naming, live, outlet, source_id
+        self.options, self.synchronizer = options, options.synchronizer
+        reviewed = options.synchronizer is not None or options.sync is not None
+        self.review = Review(options.synchronizer, live, outlet, options.sync) if reviewed else None
         self.fleet = Fleet(manager, self._star, self._publish_device)
         self._check_devices()
         self.core = Orchestrator(
             self.fleet.here.values(),
-            editor=None if options.synchronizer is None else self._review,
+            editor=self._review if reviewed else None,
             policy=options.lock_policy,
             edit_timeout=float("inf"),  # the synchronizer has a timeout of its own
             strategy=options.strategy,
@@ -149,16 +155,17 @@ class Run:
 
     async def to_the_end(self) -> JsonObject:
         plan = self.live.plan
-        reopen(plan)
+        manual_progress.reopen(plan)
         plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
-            plan.release(node, plan.clock(), "it was marked as running, but no orchestrator was running it")
+            plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
+            manual_progress.state(plan, node, PENDING)
         watch = _DeviceWatch(self.source_id, partial(self.fleet.refresh, self.core))
-        self.bus.subscribe(watch)
+        self.outlet.subscribe(watch)
         try:
             await self.core.run(plan, assignments=self.options.assignments)
         finally:
-            self.bus.unsubscribe(watch)
+            self.outlet.unsubscribe(watch)
             if self._poll is not None:
                 self._poll.cancel()
         why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
@@ -171,15 +178,8 @@ class Run:
 
     async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
         """The editor: it returns when every end has its answer. Answers are applied as they arrive."""
-        synchronizer = self.options.synchronizer
-        assert synchronizer is not None
-        await self.bus.caught_up(synchronizer, synchronizer.pending.timeout)
-        if untouched(synchronizer, "wait_for_pending_modifications"):
-            tasks = [event.task_id for event in events if isinstance(event, runtime.TaskEvent)]
-            await synchronizer.pending.answered(self.live.plan_id, tasks)
-        else:
-            await synchronizer.wait_for_pending_modifications()
-        synchronizer.merge_and_sync(self.live)
+        assert self.review is not None
+        await self.review.over(tuple(event.task_id for event in events if isinstance(event, runtime.TaskEvent)))
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Run:
             published.result, published.error = execution_of(node), node.error
             data["newly_ready_tasks"] = newly_ready(node)
             data["result"], data["execution_time"] = published.result, node.worked
-        self.bus.deliver(published)
+        self.outlet.publish(published)
 
     def _publish_plan(self, event: runtime.ConstellationEvent) -> None:
         naming, what = self.naming, _PLAN_EVENTS.get(event.kind)
@@ -230,7 +230,7 @@ class Run:
             data["statistics"] = self.live.get_statistics()
             data["execution_duration"] = self.live.execution_duration
         kind, state = naming.event_type(what), self.live.state.value
-        self.bus.deliver(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, state))
+        self.outlet.publish(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, state))
 
     def _publish_device(self, device: str, status: str) -> None:
         """A device connected or disconnected. Tasks that need it wait ``device_timeout`` seconds before they fail."""
@@ -242,7 +242,7 @@ class Run:
         kind = EventType.DEVICE_CONNECTED if connected else EventType.DEVICE_DISCONNECTED
         data = {self.naming.id_key: self.live.plan_id}
         at = self.live.plan.clock()
-        self.bus.deliver(DeviceEvent(kind, self.source_id, at, data, device, status, devices.get(device), devices))
+        self.outlet.publish(DeviceEvent(kind, self.source_id, at, data, device, status, devices.get(device), devices))
 
 
 _ENDS = {"task_completed": EventType.TASK_COMPLETED, "task_failed": EventType.TASK_FAILED}
@@ -272,40 +272,95 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
     )
 
 
+def merged_by(synchronizer: Any, live: DocumentedPlan) -> Any:
+    """The plan that ``merge_and_sync_…_states`` of a synchronizer returns; the live one if it has no such method."""
+    noun = live.naming.noun
+    merge = getattr(synchronizer, f"merge_and_sync_{noun}_states", None)
+    return live if merge is None else merge(**{f"orchestrator_{noun}": live})
+
+
+class Review:
+    """One synchronizer in one run. The plan is held from a task's end until ``over`` returns."""
+
+    def __init__(
+        self,
+        synchronizer: Any,
+        live: DocumentedPlan,
+        outlet: Outlet,
+        sync: Callable[[DocumentedPlan], Awaitable[Any]] | None = None,
+    ) -> None:
+        self._synchronizer, self._live, self._outlet, self._sync = synchronizer, live, outlet, sync
+        self._ours = synchronizer if issubclass(type(synchronizer), PlanSynchronizer) else None
+        self._documented = self._ours is not None and untouched(synchronizer, "wait_for_pending_modifications")
+
+    def begin(self) -> None:
+        if self._ours is not None:
+            self._ours.watch(self._live)
+
+    def end(self) -> None:
+        if self._ours is not None:
+            self._ours.forget(self._live.plan_id)
+
+    async def over(self, tasks: tuple[str, ...]) -> None:
+        """Wait until these ends are answered, then merge the answers into the plan."""
+        timeout = 600.0 if self._ours is None else self._ours.pending.timeout
+        await self._outlet.delivered(self._synchronizer, timeout)
+        if self._sync is not None:
+            self._merge(await self._sync(self._live), tasks)
+            return
+        if self._documented:
+            assert self._ours is not None
+            await self._ours.pending.answered(self._live.plan_id, tasks)
+        else:
+            waiting = self._synchronizer.wait_for_pending_modifications()
+            if inspect.isawaitable(waiting):
+                await waiting
+        self._merge(merged_by(self._synchronizer, self._live), tasks)
+
+    def _merge(self, merged: Any, tasks: tuple[str, ...]) -> None:
+        """Merge the plan that the synchronizer returns, unless it merged the answers itself."""
+        noun = self._live.naming.noun
+        if merged is None or merged is self._live:
+            return
+        if not isinstance(merged, DocumentedPlan):
+            name = f"merge_and_sync_{noun}_states" if self._sync is None else f"_sync_{noun}_modifications"
+            _edit_logger.warning("%s must return a %s, not %r", name, noun, merged)
+            return
+        try:
+            merge_copy(self._live, merged, None, tasks, _edit_logger)
+        except ModificationRejected as rejected:
+            _edit_logger.warning(
+                "the answer to %s was not applied to %s: %s", list(tasks), self._live.plan_id, rejected
+            )
+
+
 class PlanOrchestrator:
     """The common part of TaskConstellationOrchestrator and TaskOrionOrchestrator."""
 
     naming: ClassVar[Naming] = GALAXY
+    registry_class: ClassVar[type[PlanRegistry]] = PlanRegistry
 
     def __init__(
-        self,
-        device_manager: DeviceManager | None = None,
-        enable_logging: bool = True,
-        event_bus: EventBus | None = None,
+        self, device_manager: DeviceManager | None = None, enable_logging: bool = True, event_bus: Any = None
     ) -> None:
         self._logger = logger if enable_logging else None
         self._event_bus = get_event_bus() if event_bus is None else event_bus
-        if not untouched(self._event_bus, "publish_event"):
-            raise TypeError(f"the bus of an orchestrator is an EventBus, not {event_bus!r}")
-        self._modification_synchronizer: PlanSynchronizer | None = None
+        self._modification_synchronizer: Any = None
         self._device_timeout = 300.0
         self._lock_policy = "global"
         self._runs: dict[str, Run] = {}
-        self._device_manager = device_manager
+        self.registry = self.registry_class(device_manager, enable_logging)
 
     @property
-    def event_bus(self) -> EventBus:
+    def event_bus(self) -> Any:
         return self._event_bus
 
     def set_device_manager(self, device_manager: DeviceManager) -> None:
-        self._device_manager = device_manager
+        self.registry.device_manager = device_manager
 
-    def set_modification_synchronizer(self, synchronizer: PlanSynchronizer) -> None:
-        """From the next run on, dispatch nothing while the synchronizer waits for an answer."""
-        if not isinstance(synchronizer, PlanSynchronizer):
-            raise TypeError(
-                f"this takes a {self.naming.noun.capitalize()}ModificationSynchronizer, not {synchronizer!r}"
-            )
+    def set_modification_synchronizer(self, synchronizer: Any) -> None:
+        """From the next run on, dispatch nothing while the synchronizer waits for an answer. Any object with the
+        documented methods will do."""
         self._modification_synchronizer = synchronizer
 
     def set_device_timeout(self, timeout: float) -> None:
@@ -341,13 +396,15 @@ class PlanOrchestrator:
             device_timeout=self._device_timeout,
             lock_policy=self._lock_policy,
             synchronizer=self._modification_synchronizer,
+            sync=self._own_sync(),
         )
-        run = Run(self.naming, live, manager, self._event_bus, f"orchestrator_{id(self)}", options)
+        run = Run(self.naming, live, manager, Outlet(self._event_bus), f"orchestrator_{id(self)}", options)
         plan_id = live.plan_id
         add_run(self._event_bus, plan_id, run)
+        self.registry.register(live, options.metadata)
         self._runs[plan_id] = run
-        if options.synchronizer is not None:
-            options.synchronizer.watch(live)
+        if run.review is not None:
+            run.review.begin()
         live.runner = self
         self._log("%s starts: %d tasks", plan_id, len(live.plan))
         try:
@@ -356,7 +413,7 @@ class PlanOrchestrator:
         finally:
             self._log("%s is %s", plan_id, live.state)
             try:
-                await self._event_bus.drain(DRAIN_TIMEOUT)
+                await run.outlet.drain(DRAIN_TIMEOUT)
             finally:
                 self._dismiss(run)
 
@@ -364,14 +421,31 @@ class PlanOrchestrator:
         plan_id = run.live.plan_id
         run.live.runner = None
         del self._runs[plan_id]
+        self.registry.unregister(plan_id)
         drop_run(self._event_bus, plan_id)
-        if run.options.synchronizer is not None:
-            run.options.synchronizer.forget(plan_id)
+        if run.review is not None:
+            run.review.end()
+
+    async def sync_modifications(self, live: DocumentedPlan) -> DocumentedPlan:
+        """Wait for the answers to all ends and return the plan with them; see ``_sync_constellation_modifications``."""
+        synchronizer = self._modification_synchronizer
+        if synchronizer is None:
+            return live
+        waiting = synchronizer.wait_for_pending_modifications()
+        if inspect.isawaitable(waiting):
+            await waiting
+        merged = merged_by(synchronizer, live)
+        return live if merged is None else merged
+
+    def _own_sync(self) -> Callable[[DocumentedPlan], Awaitable[Any]] | None:
+        """``_sync_…_modifications`` of a subclass, or one that was put on this object."""
+        name = f"_sync_{self.naming.noun}_modifications"
+        return None if untouched(self, name) else getattr(self, name)
 
     def _manager(self) -> DeviceManager:
-        if self._device_manager is None:
+        if self.registry.device_manager is None:
             raise ValueError("there is no device manager: use set_device_manager first")
-        return self._device_manager
+        return self.registry.device_manager
 
     def _admit(self, live: DocumentedPlan) -> None:
         if not isinstance(live, DocumentedPlan):
@@ -397,6 +471,40 @@ class PlanOrchestrator:
             await run.core.cancel(plan_id)
         return True
 
+    async def execute_single_task(self, task: TaskStar, target_device_id: str | None = None) -> Any:
+        """Execute one task that is in no constellation, with its timeout and retries, and return the device's answer.
+        For a task of a constellation, a copy of it is executed. No event is published.
+
+        Raises ValueError when no device is connected, and the error of a task that fails."""
+        manager = self._manager()
+        star = task if task.home is None else copy.deepcopy(task)
+        if target_device_id is not None:
+            star.target_device_id = target_device_id
+        fleet = Fleet(manager, lambda task_id: star, lambda device, status: None)
+        if not fleet.here:
+            raise ValueError(f"no device is connected that could take task {star.task_id!r}")
+        if star.target_device_id is not None and star.target_device_id not in fleet.known:
+            raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
+        core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
+        with refusing():
+            manual_progress.reopen(star.plan)
+            await core.run(star.plan)
+        return _answer_of(star.node)
+
+    async def status_of(self, live: DocumentedPlan) -> JsonObject | None:
+        """Progress of a plan that runs here; None if it does not."""
+        return await self.registry.status(live.plan_id)
+
+    async def assign_devices_automatically(
+        self, live: DocumentedPlan, strategy: str = "round_robin", device_preferences: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Give every task that has not started a device, in one edit; see ConstellationManager and OrionManager."""
+        return await self.registry.assign_devices_automatically(live, strategy, device_preferences)
+
+    async def get_available_devices(self) -> list[JsonObject]:
+        """The description of each connected device."""
+        return await self.registry.get_available_devices()
+
     def _log(self, message: str, *about: object) -> None:
         if self._logger is not None:
             self._logger.info(message, *about)
@@ -409,104 +517,12 @@ class PlanOrchestrator:
         runs = self._runs.values()
         return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
 
+    _device_manager = Alias("registry.device_manager")
     _execution_tasks = ReadOnly("running_tasks", "tasks are started by the orchestrator alone")
 
 
-CONNECTED, DISCONNECTED = "connected", "disconnected"
-
-
-class ManagedDevice:
-    """One device of a manager. It has no limit of parallel tasks: the manager has its own queue."""
-
-    slots = None
-
-    def __init__(self, id: str, can: frozenset[str], fleet: Fleet) -> None:
-        self.id, self.can = id, can
-        self._fleet = fleet
-
-    async def execute(self, work: Work) -> Any:
-        """Return the ExecutionResult of a success. Raises the error that the manager reported otherwise."""
-        if not self._fleet.is_connected(self.id):
-            raise DeviceUnavailable(f"{self.id!r} has disconnected")
-        answer = await self._fleet.star(work.task.id).execute(self._fleet.manager)
-        result = ExecutionResult.of(work.task.id, answer)  # a subclass of TaskStar may answer with a class of its own
-        if result.is_successful:
-            return result
-        raise result.error if isinstance(result.error, Exception) else TaskFailed(result)
-
-
-class Fleet:
-    """The connected devices of a manager.
-
-    ``star`` finds the handle of a task, ``changed`` is called when a device connects or disconnects."""
-
-    def __init__(
-        self, manager: DeviceManager, star: Callable[[str], TaskStar], changed: Callable[[str, str], None]
-    ) -> None:
-        self.manager, self.star = manager, star
-        self._changed = changed
-        self._types = {device: _type_of(profile) for device, profile in profiles_of(manager).items()}
-        self.here = {device: self._device(device) for device in manager.get_connected_devices()}
-
-    @property
-    def known(self) -> set[str]:
-        """Every device that the manager knows, connected or not."""
-        return {*self._types, *self.here}
-
-    def _device(self, device: str) -> ManagedDevice:
-        """A device serves as its own type, and as each type that no device has, so that such a type is ignored."""
-        own = self._types.get(device)
-        present = {kind for kind in self._types.values() if kind is not None}
-        serves = [kind for kind in DeviceType if own is None or kind is own or kind not in present]
-        return ManagedDevice(device, frozenset().union(*map(needs_of, serves)), self)
-
-    def _connected(self) -> set[str] | None:
-        try:
-            return set(self.manager.get_connected_devices())
-        except Exception:
-            _device_logger.exception("the device manager could not list the connected devices")
-            return None
-
-    def is_connected(self, device: str) -> bool:
-        """Whether the manager says so now; if it raises, its last answer."""
-        connected = self._connected()
-        return device in (self.here if connected is None else connected)
-
-    def refresh(self, orchestrator: Orchestrator) -> None:
-        """Let newly connected devices join and disconnected devices leave."""
-        connected = self._connected()
-        if connected is None:
-            return
-        for device in sorted(connected - self.here.keys()):
-            self.here[device] = self._device(device)
-            self._changed(device, CONNECTED)
-            orchestrator.join(self.here[device])
-        for device in sorted(self.here.keys() - connected):
-            del self.here[device]
-            self._changed(device, DISCONNECTED)
-            orchestrator.leave(device)
-
-
-def profiles_of(manager: Any) -> dict[str, Any]:
-    """The profile of each device; empty if the device manager cannot list them."""
-    try:
-        profiles = manager.get_all_devices(connected=False)
-    except Exception:
-        _device_logger.exception("the device manager could not list its devices")
-        return {}
-    return dict(profiles) if isinstance(profiles, Mapping) else {}
-
-
-def part_of(profile: Any, name: str) -> Any:
-    """An entry of a profile, which is a mapping or an object."""
-    return profile.get(name) if isinstance(profile, Mapping) else getattr(profile, name, None)
-
-
-def _type_of(profile: Any) -> DeviceType | None:
-    """The type that a profile states as ``device_type`` or ``os``, if it is one of the documented ones."""
-    for name in ("device_type", "os"):
-        try:
-            return member(DeviceType, part_of(profile, name))
-        except ValueError:
-            continue
-    return None
+def _answer_of(node: Node) -> Any:
+    """Return the device's answer, or raise the error that it reported."""
+    if node.error is not None:
+        raise node.error
+    return node.value.result if isinstance(node.value, ExecutionResult) else node.value

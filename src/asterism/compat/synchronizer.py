@@ -12,12 +12,14 @@ from the live plan, whatever state the copy claims for a task. A task that the c
 ended meanwhile. The copy is compared with its base to find the changes:
 
 * a copy made in this process holds its base;
+* a copy read from JSON names the version it was written at, and the live plan remembers that version;
 * a newly built constellation is compared with the plan as it was when the answered task ended.
 
 Without an orchestrator a program can drive it by hand: pass events in, then call ``merge_and_sync…``.
 
 ``Pending`` are the ends that wait for an answer, each with a deadline. One timer serves all of them; without pending
-ends there is no timer.
+ends there is no timer. ``by_task`` shows them like the documented ``_pending_modifications``, as futures by task id;
+writing to it takes effect.
 """
 
 from __future__ import annotations
@@ -25,20 +27,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from asterism.compat.documented_plan import DocumentedPlan
-from asterism.compat.event_bus import PromptObserver, runs_on
+from asterism.compat.event_bus import PromptObserver, runs_on, untouched
 from asterism.compat.vocabulary import (
     GALAXY,
     TASK_ENDS,
+    Alias,
     Event,
     ModificationRejected,
     Naming,
-    ReadOnly,
     TaskEvent,
     TaskStatus,
     is_more_advanced,
@@ -64,6 +65,9 @@ logger = logging.getLogger("asterism.compat.synchronizer")
 Key = tuple[str, str]
 """A task's end: the ids of its plan and of the task."""
 
+Guard = Callable[[str, "asyncio.Future[bool]"], Coroutine[Any, Any, None]]
+"""Completes the future of a task's end if there is no answer in time."""
+
 
 @dataclass(slots=True, eq=False)
 class End:
@@ -72,16 +76,23 @@ class End:
     seen: Outline | None
     deadline: float
     future: asyncio.Future[bool]
+    by_hand: bool = False  # written into ``_pending_modifications``
+    guarded: bool = False  # a subclass ends it when its time is over
 
 
 class Pending:
-    """``expired`` is called for an end without an answer in time."""
+    """``expired`` is called for an end without an answer in time.
 
-    def __init__(self, expired: Callable[[Key], None]) -> None:
+    ``guard`` returns the ``_auto_complete_on_timeout`` of a subclass, if there is one: each end then has a task of its
+    own that runs it, instead of a deadline."""
+
+    def __init__(self, expired: Callable[[Key], None], guard: Callable[[], Guard | None] = lambda: None) -> None:
+        self._guard = guard
         self.timeout = 600.0
         self.stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
         self.ends: dict[Key, End] = {}
         self.late: dict[Key, End] = {}  # timed out, but an answer is still accepted
+        self.by_task = _ByTask(self)
         self._expired = expired
         self._alarm: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,22 +107,37 @@ class Pending:
         self.late.clear()
         return True
 
-    def register(self, key: Key, seen: Outline | None) -> None:
+    def register(self, key: Key, seen: Outline | None, future: asyncio.Future[bool] | None = None) -> None:
         if key in self.ends:
             return
         self.follow_loop()
         assert self._loop is not None
-        deadline = self._loop.time() + self.timeout
-        self.ends[key] = end = End(seen, deadline, self._loop.create_future())
-        end.future.add_done_callback(lambda done: self._resolved(key, end))
+        by_hand, deadline = future is not None, self._loop.time() + self.timeout
+        future = self._loop.create_future() if future is None else future
+        guard = None if by_hand else self._guard()
+        if guard is not None:
+            deadline = math.inf
+            task = self._loop.create_task(self._watch(key, guard, future))
+            future.add_done_callback(lambda done: task.cancel())
+        self.ends[key] = End(seen, deadline, future, by_hand, guard is not None)
+        future.add_done_callback(lambda done: self._resolved(key, done))
         self.stats["total_modifications"] += 1
         if deadline < (math.inf if self._alarm is None else self._alarm.when()):
             self._set_alarm(deadline)
 
-    def _resolved(self, key: Key, end: End) -> None:
-        """Resolve an end whose future a program has set."""
-        if self.ends.get(key) is end:
-            self.resolve(key, _succeeded(end.future))
+    async def _watch(self, key: Key, guard: Guard, future: asyncio.Future[bool]) -> None:
+        """Run the guard of an end. If it fails, the end times out: nothing waits for ever."""
+        try:
+            await guard(key[1], future)
+        except Exception:
+            logger.exception("_auto_complete_on_timeout failed for %s in %s", key[1], key[0])
+            self.expire([key])
+
+    def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
+        """Resolve an end whose future was set from outside."""
+        end = self.ends.get(key)
+        if end is not None and end.future is future:
+            self.resolve(key, _succeeded(future))
 
     def resolve(self, key: Key, answered: bool) -> None:
         """Remove an end that was answered or timed out."""
@@ -122,7 +148,8 @@ class Pending:
             return
         if not answered:
             self.late[key] = end
-        self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
+        if answered or not (end.guarded and end.future.done()):  # a guard that ends it counts it
+            self.stats["completed_modifications" if answered else "timeout_modifications"] += 1
         if not end.future.done():
             end.future.set_result(answered)
         if not self.ends:
@@ -155,8 +182,9 @@ class Pending:
         return next((end.seen for end in ends if end is not None), None)
 
     async def answered(self, plan_id: str, tasks: Iterable[str]) -> None:
-        """Wait until these ends are no longer pending."""
-        futures = [self.ends[plan_id, task].future for task in tasks if (plan_id, task) in self.ends]
+        """Wait until these ends, and all ends added by hand, are no longer pending."""
+        wanted = {(plan_id, task) for task in tasks}
+        futures = [end.future for key, end in self.ends.items() if key in wanted or end.by_hand]
         if futures:
             await asyncio.wait(futures)
 
@@ -169,7 +197,7 @@ class Pending:
         while self.ends:
             futures = [end.future for end in self.ends.values()]
             done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
-            await asyncio.sleep(0)  # the callback removes ends whose future a program has set
+            await asyncio.sleep(0)  # the callback removes ends that were resolved from outside
             everything = everything and all(map(_succeeded, done))
             if late:
                 self.expire(self.ends)
@@ -189,11 +217,57 @@ class Pending:
         now = self._loop.time()
         self.expire([key for key, end in self.ends.items() if end.deadline <= now])
         if self.ends:
-            self._set_alarm(min(end.deadline for end in self.ends.values()))
+            earliest = min(end.deadline for end in self.ends.values())
+            self._set_alarm(None if earliest == math.inf else earliest)
 
 
 def _succeeded(future: asyncio.Future[bool]) -> bool:
-    return not future.cancelled() and future.exception() is None and future.result()
+    return not future.cancelled() and future.exception() is None and bool(future.result())
+
+
+class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
+    """Task -> future. Adding an entry holds the plan after the next end until its future is done; deleting an entry
+    answers the end."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def _key(self, task: str) -> Key:
+        for key in self._pending.ends:
+            if key[1] == task:
+                return key
+        raise KeyError(task)
+
+    def __getitem__(self, task: str) -> asyncio.Future[bool]:
+        return self._pending.ends[self._key(task)].future
+
+    def __setitem__(self, task: str, future: asyncio.Future[bool]) -> None:
+        if task in self:
+            del self[task]
+        self._pending.register(("", task), None, future)
+
+    def __delitem__(self, task: str) -> None:
+        key = self._key(task)
+        future = self._pending.ends[key].future
+        self._pending.resolve(key, not future.done() or _succeeded(future))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(task for _, task in self._pending.ends))
+
+    def __len__(self) -> int:
+        return len(dict.fromkeys(task for _, task in self._pending.ends))
+
+    def clear(self) -> None:
+        """Stop waiting for all of them."""
+        self._pending.expire(self._pending.ends)
+
+    def replace(self, futures: Mapping[str, asyncio.Future[bool]]) -> None:
+        """Wait for these instead."""
+        self.clear()
+        self.update(futures)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 class PlanSynchronizer(PromptObserver):
@@ -204,12 +278,25 @@ class PlanSynchronizer(PromptObserver):
     def __init__(self, orchestrator: Any, logger: logging.Logger | None = None) -> None:
         self.orchestrator = orchestrator
         self.logger = logger or logging.getLogger("asterism.compat.synchronizer")
-        self.pending = Pending(self._warn_of_timeout)
+        self.pending = Pending(self._warn_of_timeout, self._own_guard)
         self._live: dict[str, DocumentedPlan] = {}
-        self.current: DocumentedPlan | None = None
+        self._current: DocumentedPlan | None = None
         self._unmerged: tuple[DocumentedPlan, Outline | None] | None = None  # a copy that is not merged yet
 
     # -- events -------------------------------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> bool:
+        return untouched(self, "on_event", "_handle_task_event", f"_handle_{self.naming.noun}_event")
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, TaskEvent):
+            await self._handle_task_event(event)
+        elif isinstance(event, self.naming.event):
+            await getattr(self, f"_handle_{self.naming.noun}_event")(event)
+
+    async def _handle_task_event(self, event: TaskEvent) -> None:
+        self.notice(event)
 
     def notice(self, event: Event) -> None:
         self._follow_loop()
@@ -236,7 +323,7 @@ class PlanSynchronizer(PromptObserver):
         if self._unmerged is not None and not _same(self._unmerged[0], live):
             self._unmerged = None  # it belongs to another run
         self.merge_and_sync(live)
-        self._live[live.plan_id] = self.current = live
+        self._live[live.plan_id] = self._current = live
 
     def _started(self, event: Event) -> None:
         live = event.data.get(self.naming.noun)
@@ -305,8 +392,10 @@ class PlanSynchronizer(PromptObserver):
     def _others(self) -> Iterable[PlanSynchronizer]:
         """The other synchronizers of runs on the same bus."""
         runs = runs_on(getattr(self.orchestrator, "event_bus", None)).values()
-        synchronizers = {id(run.options.synchronizer): run.options.synchronizer for run in runs}
-        return [other for other in synchronizers.values() if other is not None and other is not self]
+        synchronizers = {id(run.synchronizer): run.synchronizer for run in runs}
+        return [
+            other for other in synchronizers.values() if issubclass(type(other), PlanSynchronizer) and other is not self
+        ]
 
     def _take(self, new: Any, live: DocumentedPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
         """Merge an agent's copy into the running plan, or store it until the next merge."""
@@ -315,14 +404,14 @@ class PlanSynchronizer(PromptObserver):
         if not isinstance(new, DocumentedPlan):
             self.logger.warning("%s must be a %s, not %r", self.naming.new_key, self.naming.noun, new)
         elif live is None:
-            self.current, self._unmerged = new, (new, seen)
+            self._current, self._unmerged = new, (new, seen)
         else:
             self._merge(live, new, seen, tasks)
 
     def _merge(
         self, live: DocumentedPlan, new: DocumentedPlan, seen: Outline | None, tasks: tuple[str, ...] = ()
     ) -> None:
-        self.current = live
+        self._current = live
         if new is live:
             return  # it was changed in place, and each change was checked
         try:
@@ -351,6 +440,17 @@ class PlanSynchronizer(PromptObserver):
             self._merge(live, new, seen)
         return live
 
+    def current(self) -> DocumentedPlan | None:
+        """The latest plan: the live plan, or an agent's copy that is not merged yet."""
+        return self._current
+
+    def set_current(self, new: DocumentedPlan | None) -> None:
+        """Set an agent's copy, to be merged before the plan continues; None if there is nothing to merge."""
+        if new is not None and not isinstance(new, DocumentedPlan):
+            raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
+        self._unmerged = None if new is None or new in self._live.values() else (new, None)
+        self._current = new
+
     def set_modification_timeout(self, timeout: float) -> None:
         """Set how many seconds a later end may wait for its answer."""
         if timeout <= 0:
@@ -360,20 +460,37 @@ class PlanSynchronizer(PromptObserver):
     def has_pending_modifications(self) -> bool:
         return bool(self.pending.ends)
 
+    def get_pending_count(self) -> int:
+        return len(self.pending.ends)
+
     def get_pending_task_ids(self) -> list[str]:
         return [task for _, task in self.pending.ends]
 
     def get_statistics(self) -> dict[str, int]:
         return dict(self.pending.stats)
 
+    def clear_pending_modifications(self) -> None:
+        """Stop waiting for all pending ends."""
+        self.pending.expire(self.pending.ends)
+
     # -- private names that the documents show -------------------------------------------------------------------------
 
-    @property
-    def _pending_modifications(self) -> Mapping[str, asyncio.Future[bool]]:
-        return MappingProxyType({task: end.future for (_, task), end in self.pending.ends.items()})
+    async def _auto_complete_on_timeout(self, task_id: str, future: asyncio.Future[bool]) -> None:
+        """Stop waiting for the answer to a task's end when its time is over. A subclass may override it; it is then
+        called for each end, in a task of its own that is cancelled when the answer comes."""
+        await asyncio.sleep(self._modification_timeout)
+        self.pending.expire([key for key, end in self.pending.ends.items() if end.future is future])
 
-    _modification_timeout = ReadOnly("pending.timeout", "use set_modification_timeout")
-    _stats = ReadOnly("pending.stats", "it counts the ends")
+    def _own_guard(self) -> Guard | None:
+        return None if untouched(self, "_auto_complete_on_timeout") else self._auto_complete_on_timeout
+
+    @property
+    def current_id(self) -> str | None:
+        return None if self._current is None else self._current.plan_id
+
+    _pending_modifications = Alias("pending.by_task", write="pending.by_task.replace")
+    _modification_timeout = Alias("pending.timeout", write="set_modification_timeout")
+    _stats = Alias("pending.stats", write="pending.stats.update")
     _is_state_more_advanced = staticmethod(is_more_advanced)
 
 
@@ -417,7 +534,7 @@ def merge_copy(
 def _base(live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None) -> tuple[Outline, int | None]:
     """The base of the copy, and the version of that base (None: unknown)."""
     if copy.lineage == live.lineage:
-        known = copy.plan.origin
+        known = copy.plan.origin or live.written(copy.stamp)
         if known is not None:
             return known, known.version
     return seen or live.outline(), None

@@ -2,15 +2,16 @@
 
 The text enumerations are strings, so a status compares equal to its name, whether that is a member or a string.
 
-There are two sets of documented names, Galaxy and Orion (``Naming``). The private names that the documents show can be
-read; writing one raises (``ReadOnly``), since the core holds the facts.
+There are two sets of documented names, Galaxy and Orion (``Naming``). Reading a documented private name works; writing
+it has an effect or raises (``Alias``, ``ReadOnly``). With an ordinary attribute the write would succeed and change
+nothing, since the core holds the facts.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum, StrEnum
@@ -132,6 +133,18 @@ class ExecutionResult:
         return (self.end_time - self.start_time).total_seconds()
 
 
+@dataclass
+class TaskConfiguration:
+    """Settings of a task in one object, for ``TaskStar(config=…)``. ``retry_delay`` is the first wait before another
+    attempt, in seconds; ``metadata`` goes into the task's data."""
+
+    timeout: float | None = None
+    retry_count: int = 0
+    retry_delay: float = 1.0
+    priority: TaskPriority | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
 class DeviceManager(Protocol):
     """The methods of a device manager that the orchestrator calls."""
 
@@ -176,8 +189,11 @@ class EventType(Enum):
     ORION_COMPLETED = "orion_completed"
     ORION_FAILED = "orion_failed"
     ORION_MODIFIED = "orion_modified"
+    AGENT_RESPONSE = "agent_response"
+    AGENT_ACTION = "agent_action"
     DEVICE_CONNECTED = "device_connected"
     DEVICE_DISCONNECTED = "device_disconnected"
+    DEVICE_STATUS_CHANGED = "device_status_changed"
 
 
 TASK_ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED})
@@ -214,6 +230,16 @@ class OrionEvent(Event):
 
 
 @dataclass
+class AgentEvent(Event):
+    """An agent's response (``AGENT_RESPONSE``) or action (``AGENT_ACTION``). Only agents publish these."""
+
+    agent_name: str
+    agent_type: str
+    output_type: str
+    output_data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class DeviceEvent(Event):
     """A device connected or disconnected while a plan was running. ``all_devices`` holds the profile of each."""
 
@@ -227,6 +253,17 @@ class IEventObserver(ABC):
     @abstractmethod
     async def on_event(self, event: Event) -> None:
         """Called with one event after the other, in the order in which they were published."""
+
+
+class IEventPublisher(ABC):
+    @abstractmethod
+    def subscribe(self, observer: IEventObserver, event_types: Iterable[EventType] | None = None) -> None: ...
+
+    @abstractmethod
+    def unsubscribe(self, observer: IEventObserver) -> None: ...
+
+    @abstractmethod
+    async def publish_event(self, event: Event) -> None: ...
 
 
 class ModificationRejected(EditRejected, ValueError):
@@ -276,6 +313,24 @@ class Naming:
 
 GALAXY = Naming("constellation", ConstellationEvent)
 ORION = Naming("orion", OrionEvent)
+
+
+class Alias:
+    """A private name for a public attribute: reading and writing go there, with all its checks. ``write`` names the
+    method that takes a new value, if it is not just set."""
+
+    def __init__(self, public: str, write: str | None = None) -> None:
+        self._read, self._write = attrgetter(public), write
+        self._owner, _, self._name = f".{public}".rpartition(".")
+
+    def __get__(self, thing: Any, owner: type) -> Any:
+        return self if thing is None else self._read(thing)
+
+    def __set__(self, thing: Any, value: Any) -> None:
+        if self._write is not None:
+            attrgetter(self._write)(thing)(value)
+        else:
+            setattr(attrgetter(self._owner[1:])(thing) if self._owner else thing, self._name, value)
 
 
 class ReadOnly:
