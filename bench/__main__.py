@@ -4,8 +4,8 @@ docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/bench
 page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
 docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md, ``python
 -m bench agents`` for agents and docs/benchmarks-agents.md, ``python -m bench files`` for files and
-docs/benchmarks-files.md, ``python -m bench pythons`` for several Pythons and docs/benchmarks-pythons.md; ``python -m
-bench cost`` prints one part."""
+docs/benchmarks-files.md, ``python -m bench pipelines`` for pipelines and docs/benchmarks-pipelines.md, ``python -m
+bench pythons`` for several Pythons and docs/benchmarks-pythons.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -29,6 +29,7 @@ from bench import (
 )
 from bench.durable import page as durable_page
 from bench.durable import resume, speed, waiting
+from bench.pipelines import beside_prefect
 from bench.runs import creation, full_store, gateway, half_load, idle_devices, lists, queues, scale, sqlite, workloads
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
@@ -107,9 +108,10 @@ def _mcp_edits() -> str:
 
 
 AGENTS: dict[str, Callable[[], str]] = {"mcp-edits": _mcp_edits}
+PIPELINES: dict[str, Callable[[], str]] = {"pipelines-prefect": lambda: beside_prefect.page(beside_prefect.measure())}
 PYTHONS: dict[str, Callable[[], str]] = {"pythons-beside": lambda: pythons.page(pythons.measure())}
 FILES: dict[str, Callable[[], str]] = {"files-upload": lambda: files.page(files.measure())}
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS | FILES | PYTHONS
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS | FILES | PIPELINES | PYTHONS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
@@ -120,6 +122,7 @@ PAGES = {
     "models": (MODELS, models.HEAD, "benchmarks-models.md"),
     "agents": (AGENTS, AGENTS_HEAD, "benchmarks-agents.md"),
     "files": (FILES, files.HEAD, "benchmarks-files.md"),
+    "pipelines": (PIPELINES, beside_prefect.HEAD, "benchmarks-pipelines.md"),
     "pythons": (PYTHONS, pythons.HEAD, "benchmarks-pythons.md"),
 }
 
@@ -143,7 +146,7 @@ def _measured(name: str) -> str:
     """The section of a part. A part that took too long, or that did not do what it was to do, raises: there is no
     page then."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
-    with time_limit(name, pythons.LIMIT if name in PYTHONS | FILES else TIME_LIMIT):
+    with time_limit(name, pythons.LIMIT if name in PYTHONS | FILES | PIPELINES else TIME_LIMIT):
         section = PARTS[name]()
     print(section, flush=True)
     return section

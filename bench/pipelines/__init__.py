@@ -1,0 +1,1 @@
+"""One pipeline, written for Asterism and for Prefect: lines, time to the first result, cost of a task."""

@@ -1,0 +1,46 @@
+"""The benchmark of pipelines: both count all rows, and a wrong result gives no figure."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as command
+from bench.pipelines import beside_prefect
+from bench.pipelines.beside_prefect import Figures, Sizes
+
+
+def test_the_pipeline_of_asterism_counts_its_rows(tmp_path: Path) -> None:
+    assert beside_prefect.timed_command("Asterism", 2, str(tmp_path)) > 0.0
+
+
+def test_a_pipeline_that_fails_gives_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="Asterism: "):
+        beside_prefect.timed_command("Asterism", -1, str(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("prefect") is None, reason="Prefect is in the environment of the benchmarks only")
+def test_both_are_measured() -> None:
+    sizes = Sizes(few=1, many=3, rounds=1)
+    figures = beside_prefect.measure(sizes)
+    assert figures["Prefect"].first > figures["Asterism"].first
+    assert version("prefect") in beside_prefect.page(figures, sizes)
+
+
+def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_prefect, "version", lambda name: "3.8")
+    figures = {"Asterism": Figures(20, 1.0, 0.02), "Prefect": Figures(40, 9.0, 0.05)}
+    text = beside_prefect.page(figures)
+    assert "| lines, without blank ones and comments | 20 | 40 | 2.0 |" in text
+    assert "| from the command to the result of 3 elements | 1.0 s | 9.0 s | 9.0 |" in text
+    assert "| each further element, of 53 | 20 ms | 50 ms | 2.5 |" in text
+    assert command.PAGES["pipelines"][2] == "benchmarks-pipelines.md"
+
+
+def test_lines_are_counted_without_comments_and_blank_ones(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("# a comment\n\ntasks:\n  one: {shell: x}\n")
+    assert beside_prefect.lines_of(tmp_path / "plan.yaml") == 2
