@@ -43,11 +43,11 @@ class Sizes:
 @dataclass(frozen=True)
 class Figures:
     """``first`` is the time from the start of the command to its end with few elements, ``task`` the time that each
-    further element takes, in seconds."""
+    further element takes, in seconds; None if that is lost in the variation of the start."""
 
     lines: int
     first: float
-    task: float
+    task: float | None
 
 
 def measure(sizes: Sizes | None = None) -> Mapping[str, Figures]:
@@ -65,7 +65,9 @@ def measure(sizes: Sizes | None = None) -> Mapping[str, Figures]:
 
 def _figures(name: str, took: Mapping[tuple[str, int], Sequence[float]], sizes: Sizes) -> Figures:
     few, many = median(took[name, sizes.few]), median(took[name, sizes.many])
-    return Figures(lines_of(SOURCES[name]), few, (many - few) / (sizes.many - sizes.few))
+    least, most = max(took[name, sizes.few]), min(took[name, sizes.many])
+    each = (many - few) / (sizes.many - sizes.few) if least < most else None
+    return Figures(lines_of(SOURCES[name]), few, each)
 
 
 def lines_of(path: Path) -> int:
@@ -99,15 +101,16 @@ def _prefect(number: int, folder: str) -> tuple[list[str], dict[str, str]]:
 def page(figures: Mapping[str, Figures], sizes: Sizes | None = None) -> str:
     sizes = sizes or Sizes()
     ours, theirs = figures["Asterism"], figures["Prefect"]
-    rows = {
-        "lines, without blank ones and comments": (ours.lines, theirs.lines, "{}"),
-        f"from the command to the result of {sizes.few} elements": (ours.first, theirs.first, "{:.1f} s"),
-        f"each further element, of {sizes.many}": (ours.task * 1e3, theirs.task * 1e3, "{:.0f} ms"),
-    }
     table = [
-        f"| {what} | {form.format(own)} | {form.format(other)} | {other / own:.1f} |"
-        for what, (own, other, form) in rows.items()
+        f"| lines, without blank ones and comments | {ours.lines} | {theirs.lines} | {theirs.lines / ours.lines:.1f} |",
+        f"| from the command to the result of {sizes.few} elements | {ours.first:.1f} s | {theirs.first:.1f} s "
+        f"| {theirs.first / ours.first:.1f} |",
     ]
+    if ours.task is not None and theirs.task is not None:
+        own, other = f"{ours.task * 1e3:.0f} ms", f"{theirs.task * 1e3:.0f} ms"
+        table.append(f"| each further element, of {sizes.many} | {own} | {other} | {theirs.task / ours.task:.1f} |")
+    else:
+        table += ["", f"What each of {sizes.many} elements adds is lost in the variation of the start."]
     return "\n".join(
         [
             "## One pipeline beside Prefect",

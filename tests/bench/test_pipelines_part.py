@@ -38,7 +38,17 @@ def test_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| lines, without blank ones and comments | 20 | 40 | 2.0 |" in text
     assert "| from the command to the result of 3 elements | 1.0 s | 9.0 s | 9.0 |" in text
     assert "| each further element, of 53 | 20 ms | 50 ms | 2.5 |" in text
+    figures["Prefect"] = Figures(40, 9.0, None)
+    assert "is lost in the variation" in beside_prefect.page(figures)
     assert command.PAGES["pipelines"][2] == "benchmarks-pipelines.md"
+
+
+def test_what_varies_more_than_it_grows_gives_no_cost() -> None:
+    sizes = Sizes(few=3, many=13)
+    steady = {("Asterism", 3): [1.0, 1.5, 2.0], ("Asterism", 13): [4.0, 2.5, 3.0]}
+    assert beside_prefect._figures("Asterism", steady, sizes).task == 0.15
+    noisy = {("Asterism", 3): [1.0, 1.5, 2.6], ("Asterism", 13): [4.0, 2.5, 3.0]}
+    assert beside_prefect._figures("Asterism", noisy, sizes).task is None
 
 
 def test_lines_are_counted_without_comments_and_blank_ones(tmp_path: Path) -> None:
