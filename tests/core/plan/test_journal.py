@@ -396,3 +396,10 @@ def test_a_closed_cycle_is_written_and_read(cost: EditorCost | None) -> None:
     lock.close(cycle, 4.0, "accepted")
     again = EditCycle.from_json(json.loads(json.dumps(cycle.to_json())))
     assert (again.ends, again.closed_at, again.outcome, again.cost) == (cycle.ends, 4.0, "accepted", cost)
+
+
+@pytest.mark.parametrize("record", [{"schema": journal.SCHEMA + 1}, {}, None, []])
+def test_a_record_of_another_schema_is_refused(record: Any) -> None:
+    journal.check_schema({"schema": journal.SCHEMA}, "plan/nightly")
+    with pytest.raises(journal.UnreadableJournal, match=r"^plan/nightly is damaged, or was written by another version"):
+        journal.check_schema(record, "plan/nightly")
