@@ -201,6 +201,7 @@ class Artifacts:
 def _manifest(data: bytes) -> Manifest:
     """The manifest in a text. Raises ValueError, TypeError, AttributeError and RecursionError."""
     manifest = {output: tuple(FileEntry(*entry) for entry in entries) for output, entries in json.loads(data).items()}
+    json.dumps(manifest, ensure_ascii=False).encode()  # without halves of characters, which no answer could contain
     for entry in (entry for entries in manifest.values() for entry in entries):
         numbers = [type(number) is int and number >= 0 for number in (entry.size, entry.mode)]
         if not (stays_inside(entry.path) and is_content_name(entry.sha256) and all(numbers)):
@@ -223,6 +224,11 @@ def matching_files(root: Path, name: str, pattern: str) -> list[str]:
     paths = sorted({path.relative_to(root) for path in found})
     if not paths:
         raise ArtifactProblem(f"the task ended without its output {name!r}: no file matches {pattern!r}")
+    for path in paths:
+        try:
+            path.as_posix().encode()
+        except UnicodeEncodeError:  # no JSON could name it
+            raise ArtifactProblem(f"the output {name!r} has {path.as_posix()!r}, whose name is not UTF-8") from None
     return [path.as_posix() for path in paths]
 
 
