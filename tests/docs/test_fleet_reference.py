@@ -91,6 +91,7 @@ def test_every_member_of_a_fleet_is_told() -> None:
     told = section(API, "## Fleet")
     names = (public(Fleet) | {"workflows", "store"}) - {
         "executes_here",
+        "files",
         "place",
         "by_whom",
         "named",
