@@ -1,5 +1,5 @@
-# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`, `pgbouncer` and
-# `failover-patroni`.
+# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`, `pgbouncer`,
+# `nginx` and `failover-patroni`.
 
 PYTHON ?= python3
 UV ?= uv
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer github-schema acp-examples modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer nginx github-schema acp-examples modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -93,13 +93,13 @@ bench: bench-env ## Measure against the peers
 bench-env: .venv-bench/.bench ## Set up the environment of the benchmarks, with the server of Restate if there is npm
 	@.venv-bench/bin/python -m bench.durable.restate_server
 
-# $(call from_debian,PACKAGE): a package of Debian whose command has the same name.
+# $(call from_debian,PACKAGE): a package of Debian whose command has the same name. RUNLEVEL: its service is not started.
 from_debian = @if PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
 	    echo "$(1) is there."; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing $(1) with apt-get"; \
 	    apt-get -qq update && \
-	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) >/dev/null; \
+	    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) >/dev/null; \
 	else \
 	    echo "Cannot install $(1): that takes apt-get and root."; \
 	    echo "Either run 'sudo make $(1)' on Debian, or install it with your system's package manager,"; \
@@ -112,6 +112,9 @@ chromium: ## Install Chromium, which the tests of the page use
 
 pgbouncer: ## Install PgBouncer, which tests of the PostgreSQL store use
 	$(call from_debian,pgbouncer)
+
+nginx: ## Install nginx, which tests of a server behind a proxy use
+	$(call from_debian,nginx)
 
 modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 	.venv/bin/python -m tests.docs.module_list

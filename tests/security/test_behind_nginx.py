@@ -27,7 +27,7 @@ NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 NAME = "asterism.example.org"
 ME = "/api/v1/me"
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed on this machine")
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (make nginx)")
 
 
 def configuration(folder: Path, port: int) -> str:
