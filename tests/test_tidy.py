@@ -38,7 +38,7 @@ ARROWS = {
 }
 """The rooms, and those that each may import from. What is not here, such as ``cli``, may import from all of these."""
 
-ROOFS = ("cli", "server", "models", "mcp", "agents", "testing", "__main__")
+ROOFS = ("cli", "server", "models", "mcp", "agents", "testing", "notebook", "__main__")
 """No other room imports from these, except as ``ROOF_ARROWS`` says."""
 
 ROOF_ARROWS = (

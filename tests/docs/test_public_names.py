@@ -18,7 +18,7 @@ from tests.docs.test_reference import API, rows, section
 PACKAGES = [
     module.name
     for module in pkgutil.iter_modules(asterism.__path__, "asterism.")
-    if module.ispkg and hasattr(importlib.import_module(module.name), "__all__")
+    if module.name != "asterism.__main__" and hasattr(importlib.import_module(module.name), "__all__")
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))

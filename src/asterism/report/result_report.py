@@ -90,7 +90,7 @@ def report_of(result: Result, recording: Recording | None = None, logs_of: LogsO
         cycles=_cycles(result, ended),
         holds=_holds(result),
         tasks=(
-            *(_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
+            *(task_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
             *(_removed(task, entries) for task, entries in gone.items()),
         ),
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
@@ -150,7 +150,7 @@ def _holds(result: Result) -> tuple[Hold, ...]:
     return tuple(holds)
 
 
-def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
+def task_row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
     reason = secrets.shown(error_text(node.error) or node.reason)
     returned = "" if value is None else secrets.shown(_shown(value))  # the repr of an object may show secrets
     start, end = node.span or (None, None)
