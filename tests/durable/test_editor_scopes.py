@@ -13,11 +13,11 @@ from asterism.core.plan.edit_rules import EditScope
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, EditWaits, RemoveTaint, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable import approval_store
+from asterism.durable.admin import reopen_plan
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.cycle_requests import answer_cycle, list_cycles
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_requests import approve_edit, edit_plan, refuse_edit, undo_edit
-from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.execution.foreach_expansion import deferred_group

@@ -8,10 +8,10 @@ import pytest
 
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.durable import admin, plan_submissions
+from asterism.durable.admin import reopen_plan
 from asterism.durable.journal_store import insert_plan, read_head
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_requests import EditAnswer, edit_plan
-from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_runner import LOOK_INTERVAL, PlanRunner
 from asterism.durable.plan_submissions import RUNNER_TIMEOUT, RUNNERS, announce_runner, submit_plan
 from asterism.durable.stored_plans import read_plan

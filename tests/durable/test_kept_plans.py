@@ -12,9 +12,9 @@ from asterism.core.errors import EditRejected
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.task import Task
-from asterism.durable import admin
-from asterism.durable.admin import TakenPlan
+from asterism.durable import admin, plan_cache
 from asterism.durable.journal_store import insert_plan, load
+from asterism.durable.plan_cache import KeptPlan
 from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Store
@@ -30,7 +30,7 @@ def added(name: str, *after: str) -> EditBatch:
     return EditBatch((AddTask(task), *(AddDependency(source, name) for source in after)), "bob")
 
 
-async def always_current(store: Store, kept: TakenPlan) -> bool:
+async def always_current(kept: KeptPlan, store: Store) -> bool:
     """The ablation: a kept plan is used without a look at the store."""
     return True
 
@@ -53,7 +53,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return await load(store, name)
 
-    monkeypatch.setattr(admin, "load", counted)
+    monkeypatch.setattr(plan_cache, "load", counted)
     return names
 
 
@@ -73,13 +73,14 @@ async def test_an_edit_is_judged_by_what_another_process_wrote(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     if not guarded:
-        monkeypatch.setattr(admin, "_is_current", always_current)
+        monkeypatch.setattr(KeptPlan, "bring_up_to_date", always_current)
     await insert_plan(stage.store, chain("a"))
-    one, other = stage.fleet(), stage.fleet()
+    one, other, loaded = stage.fleet(), stage.fleet(), loads(monkeypatch)
     assert await edit(one, added("x")) == 1
     assert await edit(other, added("y")) == 2
     if guarded:
         assert await edit(one, added("z", "y")) == 3
+        assert loaded == ["nightly", "nightly"]  # each process once: what the other one wrote is replayed
     else:
         with pytest.raises(EditRejected, match="'y'"):
             await edit(one, added("z", "y"))
@@ -90,7 +91,7 @@ async def test_a_plan_that_changes_after_the_look_makes_the_edit_begin_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     """A plan of the same name, whose head has the same revision: the commit expects the record before its own."""
-    monkeypatch.setattr(admin, "_is_current", always_current)  # it changes right after the look
+    monkeypatch.setattr(KeptPlan, "bring_up_to_date", always_current)  # it changes right after the look
     if not guarded:
         monkeypatch.setattr(admin, "ExpectRegister", lambda key, revision: PutRegister(f"seen/{key}", 1, None))
     one, other = stage.fleet(), stage.fleet()
@@ -149,7 +150,7 @@ async def test_edits_at_one_time_are_all_applied(stage: Stage) -> None:
 
 
 async def test_few_plans_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MOST_PLANS", 2)
+    monkeypatch.setattr(plan_cache, "MOST_EDITED", 2)
     fleet = stage.fleet()
     for name in ("p", "q", "r"):
         plan = chain("a")
@@ -157,7 +158,7 @@ async def test_few_plans_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch)
         await insert_plan(stage.store, plan)
         await edit_plan(fleet, name, added("x"))
     assert list(fleet.kept_plans) == ["q", "r"]
-    monkeypatch.setattr(admin, "MOST_TASKS", 4)
+    monkeypatch.setattr(plan_cache, "MOST_EDITED_TASKS", 4)
     await edit_plan(fleet, "q", added("y"))
     assert list(fleet.kept_plans) == ["q"]
 

@@ -16,10 +16,10 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.durable import admin, compaction
+from asterism.durable.admin import reopen_plan
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
 from asterism.durable.plan_requests import edit_plan
-from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet import retention
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import PutRegister, Query

@@ -12,10 +12,10 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
 from asterism.durable import fleet_device
+from asterism.durable.admin import reopen_plan
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.fleet_device import FleetRoster
 from asterism.durable.plan_requests import edit_plan
-from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.orchestrator import unchanged_tasks

@@ -16,7 +16,7 @@ from asterism.cli.log_output import LogOptions, print_plan_log
 from asterism.cli.plan import plan_watch
 from asterism.core.plan.edits import RemoveTask
 from asterism.durable.plan_history import versions
-from asterism.durable.task_logs import task_runs
+from asterism.durable.stored_plans import task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutLog, StoredChunk
 from tests.durable.durable_scenes import Stage, written

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import AsterismError, PlanError
-from asterism.durable import compaction, journal_store, plan_retry
+from asterism.durable import admin, compaction, journal_store
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import plan_world, simulate
 from asterism.testing.simulator.plan_world import RetryWorld
@@ -61,7 +61,7 @@ def noticed() -> None:
 
 def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone: the head still says that the plan has ended, and nobody continues it."""
-    writes: Callable[..., Any] = plan_retry._writes
+    writes: Callable[..., Any] = admin._writes
 
     async def alone(*arguments: Any) -> list[Any]:
         return [
@@ -70,7 +70,7 @@ def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest
             if not (isinstance(write, PutRegister) and write.key == "plan/nightly")
         ]
 
-    monkeypatch.setattr(plan_retry, "_writes", alone)
+    monkeypatch.setattr(admin, "_writes", alone)
     noticed()
 
 

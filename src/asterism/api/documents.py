@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 from asterism.api.quick_dataclass import define
 from asterism.core.json_values import JsonObject
-from asterism.core.schedule.calendar import TICK_STATES
+from asterism.core.schedule.ticks import TICK_STATES
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument")

@@ -21,8 +21,8 @@
 ``rejected_edits``        the newest rejected edits of a plan
 ``plan_submissions``      plans that any plan runner runs, until they have ended; those of schedules among them
 ``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
-``plan_retry``            reopens a plan that has ended, to run again what failed
-``admin``                 edit, pause and cancel a stored plan from any process; find its owner
+``admin``                 edit, pause, cancel and retry a stored plan from any process; find its owner
+``plan_cache``            loaded plans that a process keeps for the next reader and the next edit
 ``plan_requests``         requests to the process that runs a plan, and its answers, through the store
 ========================  ==============================================================================================
 
@@ -98,6 +98,6 @@ if TYPE_CHECKING:
     from asterism.durable.plan_requests import undo_edit as undo_edit
     from asterism.durable.rejected_edits import RejectedEdit as RejectedEdit
     from asterism.durable.rejected_edits import rejected_edits as rejected_edits
-    from asterism.durable.task_logs import task_logs as task_logs
+    from asterism.durable.stored_plans import task_logs as task_logs
 
 __getattr__, __dir__ = lazy_names(__name__)

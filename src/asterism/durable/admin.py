@@ -1,4 +1,4 @@
-"""Administration of stored plans from any process with the store: edit, pause, cancel, find the owner.
+"""Administration of stored plans from any process with the store: edit, pause, cancel, retry, find the owner.
 
 An edit of a stopped plan is one more record of its journal, written by compare-and-swap: if another process was faster,
 the plan is read again and the edit is checked again, and may be stale by then. While an orchestrator runs the plan,
@@ -6,17 +6,27 @@ only that orchestrator edits it; ``plan_requests.py`` asks it to.
 
 A request to pause or to cancel is a register beside the head. The present or next owner of the plan acts on it. A pause
 can be withdrawn; a cancellation cannot, and lasts as long as the plan is stored.
+
+A retry reopens a plan that has ended, as one more record of its journal. One commit writes the record, with the step
+``reopen`` and the edits that come with it, and the head, which says that the plan has not ended. It expects the head
+that was read, so of two retries only one succeeds, and a plan that retention is about to remove is not reopened. If the
+process dies after the commit, the plan is at rest and is resumed like any other.
+
+Completed tasks keep their results. A task that runs again gets a new epoch, and so a new run: the runs of earlier
+executions were consumed, and their keys are never used again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from asterism.base.clock import new_id
+from asterism.base import expressions
+from asterism.base.clock import Looks, new_id
+from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -28,6 +38,7 @@ from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import was_executed
+from asterism.durable import plan_cache
 from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     Head,
@@ -141,7 +152,7 @@ async def change_once(
     """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
     person, and the plan; without ``devices`` it names no device. Raises what it raises, Conflict if another process was
     faster, and what ``edit`` raises."""
-    taken = await take_plan(fleet, name)
+    taken = await plan_cache.take(fleet, name)
     stored = taken.stored
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
@@ -161,7 +172,7 @@ async def change_once(
         waits = edit
     except EditRejected:
         if not steps:
-            keep_plan(fleet, taken)
+            plan_cache.keep(fleet, taken)
         for about in rejected:
             await record_rejection(fleet.store, name, *about)
         raise
@@ -178,7 +189,7 @@ async def change_once(
     await fleet.store.commit([written, last, record, *writes, *also, stored.summary(head, records=1)])
     if not ended:  # else its lock has to be reopened too, as a replay does
         taken.written(head, steps, mark)
-        keep_plan(fleet, taken)
+        plan_cache.keep(fleet, taken)
     if waits is not None:
         raise waits
     if isinstance(changed, Applied):
@@ -309,55 +320,90 @@ async def check_not_cancelled(store: Store, head: Head, what: str) -> None:
         raise PlanError(f"plan {head.name!r} is being cancelled{by}: it cannot be {what}")
 
 
-# -- plans that this process has edited --------------------------------------------------------------------------------
+# -- retry -------------------------------------------------------------------------------------------------------------
 
 
-MOST_PLANS = 16
-"""How many plans are kept, …"""
+END_TIMEOUT = 5.0
+"""Seconds that a retry waits for the owner of a plan that has just ended to leave it."""
 
-MOST_TASKS = 20_000
-"""… and how many tasks they have together. A plan with results that are stored as blobs is not kept."""
-
-
-@dataclass
-class TakenPlan:
-    """A plan for one edit. ``mark`` is that of its last record; None if this process has just loaded it."""
-
-    stored: StoredConstellation
-    mark: str | None = None
-
-    def written(self, head: Head, steps: Sequence[Step], mark: str) -> None:
-        """The edit is committed: a record with these steps, and this head."""
-        stored, self.mark = self.stored, mark
-        stored.head, stored.revision = head, stored.revision + 1
-        stored.number, stored.steps = stored.number + 1, stored.steps + len(steps)
+END_INTERVAL = 0.1
 
 
-async def take_plan(fleet: Fleet, name: str) -> TakenPlan:
-    """A plan as it is in the store now. Raises UnknownConstellation and UnreadableJournal."""
-    kept: TakenPlan | None = fleet.kept_plans.pop(name, None)
-    if kept is not None and await _is_current(fleet.store, kept):
-        return kept
-    return TakenPlan(await load(fleet.store, name))
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A plan that was reopened: the tasks that run again, and the version after the edits that came with it."""
+
+    name: str
+    tasks: tuple[str, ...]
+    version: int
 
 
-async def _is_current(store: Store, kept: TakenPlan) -> bool:
-    stored, name = kept.stored, kept.stored.head.name
-    head, revision = await read_head(store, name)
-    if revision != stored.revision or head.began != stored.head.began:
-        return False
-    last = await store.register(record_key(name, stored.number))
-    if last is None or last.value.get("mark") != kept.mark:
-        return False
-    return await store.register(record_key(name, stored.number + 1)) is None
+async def reopen_plan(
+    fleet: Fleet,
+    name: str,
+    *,
+    from_tasks: Collection[str] = (),
+    batch: EditBatch | None = None,
+    reason: str = "",
+    conditions: Conditions = expressions,
+    editor: str | None = None,
+    submit: bool = False,
+) -> Reopened:
+    """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or ``from_tasks``
+    and what lies below them. ``batch`` is applied in the same commit; it is checked like every edit of ``editor``, None
+    for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet. With ``submit``
+    the same commit submits the plan to plan runners.
+
+    Raises UnknownConstellation, AlreadyRunning, EditRejected, UnknownTask, and PlanError if the plan has not ended, was
+    cancelled, or has nothing to run again."""
+    why = f"by {fleet.by}: {reason}" if reason else f"by {fleet.by}"
+
+    async def attempt() -> Reopened:
+        stored = await _ended_plan(fleet, name, conditions)
+        await check_not_cancelled(fleet.store, stored.head, "retried")
+        steps: list[Step] = []
+        stored.plan.record = steps.append
+        waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
+        signed = None if batch is None else replace(batch, editor=editor)
+        again = stored.plan.run_again(
+            fleet.store.clock(), from_tasks, signed, why, lambda edit_batch: waiting.check_retry(edit_batch, editor)
+        )
+        writes = await _writes(fleet, stored, steps)
+        await fleet.store.commit([*writes, await submission(fleet, name)] if submit else writes)
+        return Reopened(name, tuple(again), stored.plan.version)
+
+    return await retry_on_conflict(attempt)
 
 
-def keep_plan(fleet: Fleet, taken: TakenPlan) -> None:
-    """Keep a plan for the next edit, and forget those that were edited longest ago."""
-    plan, kept = taken.stored.plan, fleet.kept_plans
-    if taken.mark is None or plan.stored:
-        return
-    plan.urged = {}  # an owner reads them from the journal
-    kept[plan.id] = taken
-    while len(kept) > MOST_PLANS or sum(len(other.stored.plan) for other in kept.values()) > MOST_TASKS:
-        del kept[next(iter(kept))]
+async def _ended_plan(fleet: Fleet, name: str, conditions: Conditions) -> StoredConstellation:
+    """The plan, once it has ended and its owner has left it."""
+    async for last in Looks(fleet.clock, interval=END_INTERVAL, timeout=END_TIMEOUT):
+        stored = await load(fleet.store, name, conditions)
+        owner = await live_owner(fleet.store, stored.head)
+        if stored.plan.state not in ENDED:
+            if owner is not None:
+                raise AlreadyRunning(
+                    f"plan {name!r} is run by {owner.device!r}: it can be retried when it has ended. "
+                    f"To change it now: asterism plan edit {name}"
+                )
+            raise PlanError(f"plan {name!r} has not ended; resume it with: asterism resume {name}")
+        if owner is None or stored.head.ended:
+            break
+        if last:
+            raise AlreadyRunning(f"plan {name!r} has just ended, and {owner.device!r} has not left it yet; try again")
+    return stored
+
+
+async def _writes(fleet: Fleet, stored: StoredConstellation, steps: list[Step]) -> list[Write]:
+    store, name, head = fleet.store, stored.head.name, stored.head
+    new = head.changed(state=str(ConstellationState.EXECUTING), owner=None, ended_at=None)
+    writes: list[Write] = [
+        PutRegister(head_key(name), new.to_json(), stored.revision),
+        ExpectRegister(record_key(name, stored.number), 1),
+        step_record(name, stored.number + 1, head.epoch, steps, new_id(store.clock(), fleet.chance)),
+        stored.summary(new, records=1),
+    ]
+    pause = await store.register(pause_key(name))
+    if pause is not None:  # it was paused when it ended
+        writes.append(PutRegister(pause_key(name), None, pause.revision))
+    return writes

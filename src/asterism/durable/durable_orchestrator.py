@@ -29,7 +29,7 @@ from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
-from asterism.durable.admin import live_owner
+from asterism.durable.admin import live_owner, reopen_plan
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
 from asterism.durable.journal_store import (
@@ -42,7 +42,6 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
-from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import check_place, readable_files
 from asterism.durable.plan_summaries import ENDED
 from asterism.fleet.device.agent import DeviceAgent

@@ -12,10 +12,16 @@ What durable plans plug into fleets: how the plan of a tick is stored, whether i
 
 A schedule keeps a plan as a document: the plan as JSON, and its lock policy. A tick stores a copy of it under a name of
 its own, in the commit that moves the schedule on. A process that runs plans takes it up (plan_runner.py).
+
+``read_ticks`` reads the ticks of a schedule with the plans or runs that were created for them, in parts of bounded
+size. Plans are found by their names, which are those of the schedule and the tick, so that also those of a backfill
+with other ticks are there, and those from before the times of the schedule were changed. Runs of a workflow are found
+by the keys of the present ticks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,8 +32,11 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task_files import handles_files
+from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run
+from asterism.core.schedule import ticks
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.tick_values import TickValues
+from asterism.core.schedule.ticks import Calendar, CalendarTick, TickWork, ticks_between
 from asterism.durable import admin
 from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.journal_store import (
@@ -39,13 +48,15 @@ from asterism.durable.journal_store import (
     read_head,
     unstarted,
 )
+from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_plans
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
+from asterism.fleet.backfills import TICKS_PER_TURN
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.scheduled_work import SCHEDULES, decode
+from asterism.fleet.scheduled_work import SCHEDULES, decode, plan_name, ticks_of
 from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write
+from asterism.store.protocol import ExpectRegister, PlanQuery, PutRegister, Query, Register, Store, Write
 
 
 async def submit_plan(
@@ -222,7 +233,7 @@ async def awaited_plan(store: Store, name: str) -> str | None:
 
 async def run_again(fleet: Fleet, name: str, reason: str) -> None:
     """Run again what failed in a plan that has ended. Raises PlanError if that cannot be."""
-    from asterism.durable.plan_retry import reopen_plan
+    from asterism.durable.admin import reopen_plan
 
     await reopen_plan(fleet, name, reason=reason, submit=True)
 
@@ -262,3 +273,78 @@ async def readable_files(fleet: Fleet) -> Artifacts | None:
         return await fleet.files()
     except ArtifactProblem:
         return None
+
+
+# -- the ticks of a schedule -------------------------------------------------------------------------------------------
+
+
+PLAN_STATES = {
+    "completed": ticks.SUCCEEDED,
+    "failed": ticks.FAILED,
+    "partially_failed": ticks.FAILED,
+    "cancelled": ticks.CANCELLED,
+    "executing": ticks.RUNNING,
+    "cancelling": ticks.RUNNING,
+}
+"""The state of a tick by that of its plan; a plan in another state waits."""
+
+
+async def read_ticks(
+    fleet: Fleet, schedule: Schedule, first: float, last: float, limit: int
+) -> tuple[list[CalendarTick], bool]:
+    """The first ``limit`` ticks from one time to another, both included; and whether there are more."""
+    numbers = await _ticks(schedule, first, last, limit + 1)
+    works: Mapping[int, TickWork]
+    if schedule.plan is not None:
+        works = await _plans(fleet.store, schedule, int(first), int(last), limit + 1)
+    else:
+        works = await _runs(fleet.store, schedule, numbers)
+    # both lists are cut at the same length, so the first of the two together are complete
+    together = sorted({*numbers, *works})
+    known = Calendar(schedule, await fleet.schedules.history(schedule.name), fleet.store.clock())
+    return [known.tick(tick, works.get(tick)) for tick in together[:limit]], len(together) > limit
+
+
+async def _ticks(schedule: Schedule, first: float, last: float, number: int) -> list[int]:
+    found = list[int]()
+    for tick in ticks_between(first, last, ticks_of(schedule)):
+        found.append(tick)
+        if len(found) == number:
+            break
+        if not len(found) % TICKS_PER_TURN:
+            await asyncio.sleep(0)
+    return found
+
+
+async def _plans(store: Store, schedule: Schedule, first: int, last: int, limit: int) -> dict[int, TickWork]:
+    between = plan_name(schedule.name, first, ""), plan_name(schedule.name, last, "")
+    plans = {}
+    for plan in await list_plans(store, PlanQuery(between=between, limit=limit)):
+        name = plan.summary.name if isinstance(plan, ListedPlan) else plan.name
+        tick = ticks.tick_of(name)
+        if tick is not None and name == plan_name(schedule.name, tick, ""):
+            plans[tick] = _plan_work(name, plan)
+    return plans
+
+
+def _plan_work(name: str, plan: ListedPlan | UnreadablePlan) -> TickWork:
+    if isinstance(plan, UnreadablePlan):
+        return TickWork(name, ticks.FAILED, None, None, plan.why)
+    state = PLAN_STATES.get(plan.state_name, ticks.WAITING)
+    return TickWork(name, state, plan.summary.started_at, plan.summary.ended_at)
+
+
+async def _runs(store: Store, schedule: Schedule, numbers: Sequence[int]) -> dict[int, TickWork]:
+    tick_of_key = {ticks.tick_key(schedule.name, tick): tick for tick in numbers}
+    runs = await store.find(Query(keys=frozenset(tick_of_key))) if tick_of_key else []
+    return {tick_of_key[run.key or ""]: _run_work(run) for run in runs}
+
+
+def _run_work(run: Run) -> TickWork:
+    if run.status == COMPLETED:
+        state = ticks.SUCCEEDED
+    elif run.status == FAILED:
+        state = ticks.CANCELLED if run.cancelled else ticks.FAILED
+    else:
+        state = ticks.RUNNING if run.status == PROCESSING else ticks.WAITING
+    return TickWork(run.id, state, run.started_at, run.ended_at, run.error or "")

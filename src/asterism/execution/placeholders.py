@@ -9,7 +9,7 @@ in their place:
 - in a word of ``argv``: as text, never split; in a URL: percent-encoded, except at its beginning;
 - in a shell line: not at all, since the shell would interpret the value. The line uses the variable ``$day``, ``$item``
   or ``$os``, which becomes an input of the task;
-- in an expression (``when``, ``select``): without braces, as ``params.day``; see ``base/cel/cel_constants``.
+- in an expression (``when``, ``select``): without braces, as ``params.day``; see ``base/expressions``.
 
 ``{{item}}`` stands for the text ``{item}``. A text without these names stays as it is, whatever braces it contains.
 """
@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from asterism.base.cel.cel_constants import NAMESPACES, with_constants
+from asterism.base.expressions import NAMESPACES, with_constants
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.awaited import with_zone

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from asterism.base.cel.cel_constants import TICK, names_used, with_constants
+from asterism.base.expressions import TICK, names_used, with_constants
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node

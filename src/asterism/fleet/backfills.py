@@ -16,17 +16,18 @@ from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError, PlanError
-from asterism.core.schedule.backfill import (
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.tick_values import parse_time, time_until
+from asterism.core.schedule.ticks import (
     MOST_TICKS,
     Backfill,
+    NextTick,
     backfill_ticks,
     due_for_backfill,
+    interval_ticks,
     settle,
     ticks_between,
 )
-from asterism.core.schedule.schedule import InvalidSchedule, Schedule
-from asterism.core.schedule.tick_values import parse_time, time_until
-from asterism.core.schedule.ticks import NextTick, interval_ticks
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Overtaken

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from asterism.base.http_limits import RequestRefused, is_signed, signed_as_github
 from asterism.core.errors import AsterismError
 from asterism.core.run.run_label import InvalidTemplate, TextTemplate, UnknownField
-from asterism.core.schedule.event_name import event_name_problem
+from asterism.core.schedule.schedule import event_name_problem
 
 WINDOW = 300.0
 """How many seconds the time of a delivery may differ from the clock of the store."""

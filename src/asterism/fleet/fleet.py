@@ -199,7 +199,7 @@ class Fleet:
         """Plans that this process has edited and no process runs, by name (``durable/admin.py``)."""
 
         self.read_plans: dict[str, Any] = {}
-        """Large plans that this process has read, by name (``durable/read_plans.py``)."""
+        """Large plans that this process has read, by name (``durable/plan_cache.py``)."""
 
         self.plan_runners: set[Callable[[], None]] = set()
         """What wakes the plan runners of this process (``durable/plan_runner.py``)."""

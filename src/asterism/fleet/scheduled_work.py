@@ -30,8 +30,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
-from asterism.core.schedule.event_name import is_named, of_event
-from asterism.core.schedule.schedule import InvalidSchedule, Schedule, interval_text
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule, interval_text, is_named, of_event
 from asterism.core.schedule.tick_values import (
     TICK_INPUT,
     TICK_PATHS,

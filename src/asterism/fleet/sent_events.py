@@ -22,7 +22,7 @@ from urllib.parse import quote
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
 from asterism.core.record_codec import Record
-from asterism.core.schedule.event_name import event_name_problem
+from asterism.core.schedule.schedule import event_name_problem
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write
 from asterism.store.store_errors import CorruptRecord

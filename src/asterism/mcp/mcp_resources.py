@@ -24,8 +24,7 @@ from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean
-from asterism.durable.stored_plans import read_plan
-from asterism.durable.task_logs import logs_of_tasks
+from asterism.durable.stored_plans import logs_of_tasks, read_plan
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases, fleet_aliases
 from asterism.orchestrator.result import Result

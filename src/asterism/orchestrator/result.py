@@ -131,7 +131,7 @@ class Result:
 
     def logs(self, task_id: str) -> list[TaskLog]:
         """What each attempt at a task printed, if it ran in this process: ``result.logs("build")[-1].text``. Secrets
-        are masked. The logs of a plan in a store are read with ``asterism.durable.task_logs``. Raises UnknownTask."""
+        are masked. The logs of a plan in a store are read with ``durable.task_logs``. Raises UnknownTask."""
         self.plan.node(task_id)
         return [] if self._logs is None else self._logs.of(task_id)
 

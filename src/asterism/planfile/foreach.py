@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.cel.cel_constants import names_used, with_constants
+from asterism.base.expressions import names_used, with_constants
 from asterism.base.text import describe_value, suggestion
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from pydantic import ValidationError
 
 from asterism.base.cel import InvalidExpression
-from asterism.base.cel.cel_constants import with_constants
+from asterism.base.expressions import with_constants
 from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError

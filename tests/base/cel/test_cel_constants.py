@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.base.cel import InvalidExpression
-from asterism.base.cel.cel_constants import names_used, with_constants
-from asterism.base.expressions import select
+from asterism.base.expressions import names_used, select, with_constants
 
 VALUES = st.recursive(
     st.none()

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.base.cron import cron_ticks
-from asterism.core.schedule.backfill import (
+from asterism.core.schedule.ticks import (
     MOST_FAILURES,
     Backfill,
     due_for_backfill,
+    interval_ticks,
     settle,
     ticks_between,
 )
-from asterism.core.schedule.ticks import interval_ticks
 
 HOURLY = interval_ticks(0, 3600)
 

@@ -7,10 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from asterism.core.schedule.calendar import Calendar, CalendarTick, TickWork
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import InvalidTick, time_until
-from asterism.core.schedule.ticks import HISTORY_LENGTH, TickEntry
+from asterism.core.schedule.ticks import HISTORY_LENGTH, Calendar, CalendarTick, TickEntry, TickWork
 
 HOUR = 3600
 

@@ -6,7 +6,7 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.core.schedule.event_name import is_named, of_event
+from asterism.core.schedule.schedule import is_named, of_event
 from asterism.core.schedule.ticks import without_time
 
 

@@ -47,8 +47,7 @@ from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
-from asterism.durable.stored_plans import StoredPlan, TaskExplanation
-from asterism.durable.task_logs import TaskRun
+from asterism.durable.stored_plans import StoredPlan, TaskExplanation, TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 

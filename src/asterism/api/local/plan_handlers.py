@@ -1,7 +1,7 @@
 """Plans on a store: what the operations of ``api/plan_operations`` do.
 
 Every change goes through ``durable/plan_requests.py``, which asks the process that runs the plan; ``durable/admin.py``
-and ``plan_retry.py`` change a plan that no process runs.
+changes a plan that no process runs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
 from asterism.durable import admin, plan_requests, stored_plans
+from asterism.durable.admin import reopen_plan
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import (
@@ -43,12 +44,10 @@ from asterism.durable.plan_history import (
     plan_events,
     versions,
 )
-from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
-from asterism.durable.stored_plans import read_plan, unknown_task
-from asterism.durable.task_logs import TaskRun, story_tracebacks, task_runs
+from asterism.durable.stored_plans import TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet, attempt_number

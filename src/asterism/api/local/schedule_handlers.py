@@ -17,15 +17,12 @@ from asterism.api.operation import NoFields
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
-from asterism.core.schedule.backfill import Backfill
-from asterism.core.schedule.calendar import CalendarTick
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import parse_time, time_until
-from asterism.core.schedule.ticks import TickEntry
+from asterism.core.schedule.ticks import Backfill, CalendarTick, TickEntry
 from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
-from asterism.durable.plan_submissions import awaited_plan
-from asterism.durable.tick_calendar import read_ticks
+from asterism.durable.plan_submissions import awaited_plan, read_ticks
 from asterism.fleet import backfills
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet

@@ -461,7 +461,7 @@ def retry(
         from asterism.cli.plan.plan_execution import follow
         from asterism.cli.plan.plan_views import reopened_line
         from asterism.core.errors import UnknownTask
-        from asterism.durable.plan_retry import reopen_plan
+        from asterism.durable.admin import reopen_plan
         from asterism.durable.stored_plans import read_plan, unknown_task
 
         signed = None if batch is None else replace(batch, author=batch.author or fleet.by)

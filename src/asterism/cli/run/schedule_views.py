@@ -18,9 +18,8 @@ from asterism.base.text import short
 from asterism.cli.cli_context import format_time, note
 from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.run.run_label import value_text
-from asterism.core.schedule.calendar import DUE, NONE, SUCCEEDED
 from asterism.core.schedule.schedule import interval_text
-from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED
+from asterism.core.schedule.ticks import CREATED, DUE, EXISTS, FAILED, MISSED, NONE, SKIPPED, SUCCEEDED
 
 _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
 """The task status whose mark and colour an outcome shares."""

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan.plan_name import EACH_TICK, plan_name
-from asterism.core.schedule.event_name import event_name_problem
-from asterism.core.schedule.schedule import interval_text
+from asterism.core.schedule.schedule import event_name_problem, interval_text
 from asterism.core.schedule.tick_values import FIRST_YEAR, LAST_YEAR
 
 KINDS = ("event", "until", "plan")

@@ -1,8 +1,8 @@
 """Schedules: at which times runs or plans are created, and what happens if a time is missed or work overlaps.
 
-- schedule.py: the record ``Schedule``: its definition, its state, and its JSON form.
-- ticks.py: which ticks are due, which were missed, whether an overlapping tick is created; the entries of the history.
-- event_name.py: names of events, and which of them a schedule by events means.
+- schedule.py: the record ``Schedule``: its definition, its state, and its JSON form; the names of events that it means.
+- ticks.py: which ticks are due, which were missed, whether an overlapping tick is created; the entries of the history;
+  what became of each tick (``Calendar``); which of them are made up for (``Backfill``).
 - tick_values.py: what a plan learns of its tick, in the time zone of the schedule.
 
 A *tick* is a time at which a schedule creates something, in whole seconds since 1970. The functions here know neither

@@ -5,6 +5,16 @@ jumped ahead. Ticks that are less late are on time, whatever the catch-up policy
 after the other: ``due_tick`` names the next one to create, with the ticks that were missed before it, and ``decided``
 moves the cursor past it. If the clock was set back, ``rewound`` moves the cursor back to now: a tick between may then
 come a second time, and is recognised by its key (``tick_key``).
+
+The calendar of a schedule says what became of each of its ticks. A tick with a *work*, the plan or run that was created
+for it, has the state of that work. Of a tick without one the history of the schedule says why. The history keeps the
+latest entries only (``HISTORY_LENGTH``), so that of an old tick without work no more is known than that there is none.
+
+The record of a backfill says which ticks of a schedule are made up for, and how far that has come. A backfill goes
+through its ticks in their order, at most ``parallel`` at once. A tick is *decided* when the cursor ``after`` moves past
+it: in the commit that creates its plan, or once it is known that its plan exists. So a process that is killed at any
+point leaves each tick decided once or not yet. The name of a plan follows from schedule and tick, so a tick that the
+schedule itself has created is found, and is not created again.
 """
 
 from __future__ import annotations
@@ -12,10 +22,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from asterism.core.record_codec import Record
 from asterism.core.schedule.schedule import Schedule
 
 NextTick = Callable[[float], int | None]
@@ -222,3 +234,153 @@ def entries_of(due: DueTick, now: float) -> list[TickEntry]:
         return []
     why = "and older ones" if due.more else ""
     return [TickEntry(now, due.missed[-1], MISSED, None, why, len(due.missed))]
+
+
+# -- calendar ----------------------------------------------------------------------------------------------------------
+
+
+SUCCEEDED, CANCELLED, RUNNING, WAITING, NONE, DUE = "succeeded", "cancelled", "running", "waiting", "none", "due"
+TICK_STATES = (SUCCEEDED, FAILED, CANCELLED, RUNNING, WAITING, SKIPPED, MISSED, NONE, DUE)
+"""The states of a tick. The work of one that is ``waiting`` is created and not begun; for one with ``none`` nothing was
+created, and it is not known why; one that is ``due`` is not decided yet."""
+
+
+class TickWork(NamedTuple):
+    """The plan or run of a tick. ``state`` is one of the first five of TICK_STATES."""
+
+    name: str
+    state: str
+    started_at: float | None
+    ended_at: float | None
+    why: str = ""
+
+
+class CalendarTick(NamedTuple):
+    """One tick. ``work`` is None if nothing was created. ``late`` is whether the work has not ended in time, or did not
+    end in time."""
+
+    tick: int
+    state: str
+    work: TickWork | None
+    late: bool
+    why: str
+
+
+class Calendar:
+    """What is known of the ticks of a schedule at one moment. ``history`` is that of the schedule, oldest first."""
+
+    def __init__(self, schedule: Schedule, history: Sequence[TickEntry], now: float) -> None:
+        self._schedule, self._now = schedule, now
+        self._entries: Mapping[int, TickEntry] = {entry.tick: entry for entry in history if entry.tick is not None}
+        forgets = len(history) >= HISTORY_LENGTH and bool(self._entries)
+        self._known_from = max(schedule.start, min(self._entries)) if forgets else schedule.start
+
+    def tick(self, tick: int, work: TickWork | None) -> CalendarTick:
+        """What became of a tick whose work is known."""
+        if work is not None:
+            return CalendarTick(tick, work.state, work, self._is_late(tick, work), work.why)
+        state, why = self._without_work(tick)
+        return CalendarTick(tick, state, None, False, why)
+
+    def _is_late(self, tick: int, work: TickWork) -> bool:
+        limit = self._schedule.late_after
+        return limit is not None and (self._now if work.ended_at is None else work.ended_at) > tick + limit
+
+    def _without_work(self, tick: int) -> tuple[str, str]:
+        schedule, entry = self._schedule, self._entries.get(tick)
+        if entry is not None and entry.outcome in (SKIPPED, FAILED):
+            return entry.outcome, entry.why
+        if tick > schedule.after and tick + schedule.jitter + LATE > self._now:
+            return DUE, ""
+        if tick < self._known_from:
+            return NONE, ""
+        if tick > schedule.after and schedule.paused is not None:
+            return MISSED, f"the schedule was paused {schedule.paused}"
+        return MISSED, ""
+
+
+# -- backfills ---------------------------------------------------------------------------------------------------------
+
+
+MOST_TICKS = 10_000
+"""How many ticks one backfill has at most."""
+
+MOST_FAILURES = 20
+"""How many of the plans that did not succeed are named: the last ones."""
+
+
+@dataclass(frozen=True)
+class Backfill(Record, sparse=True):
+    """``first`` and ``last`` are the first and the last tick, ``total`` is how many there are. With ``every`` they are
+    so many seconds apart, otherwise those of the schedule. ``open`` are the plans that have not ended, oldest first;
+    ``skipped`` counts the ticks whose plan had succeeded before, with ``only_missing`` all whose plan had ended.
+    ``cancelled`` says who cancelled it, and why."""
+
+    schedule: str
+    first: int
+    last: int
+    total: int
+    parallel: int
+    created_by: str
+    started_at: float
+    after: float
+    every: int | None = None
+    only_missing: bool = False
+    open: tuple[str, ...] = ()
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failures: tuple[str, ...] = ()
+    cancelled: str | None = None
+    ended_at: float | None = None
+
+    @property
+    def decided(self) -> int:
+        """How many ticks have ended: they succeeded, failed or were skipped."""
+        return self.succeeded + self.failed + self.skipped
+
+    def changed(self, **changes: Any) -> Backfill:
+        return replace(self, **changes)
+
+    def time_left(self, now: float) -> float | None:
+        """How many seconds it will take, at the pace so far; None while nothing has ended, and after its end. Ticks
+        that were skipped took no time."""
+        worked = self.succeeded + self.failed
+        if not worked or self.ended_at is not None:
+            return None
+        return (now - self.started_at) / worked * (self.total - self.decided)
+
+
+def backfill_ticks(backfill: Backfill, next_tick: NextTick) -> NextTick:
+    """The ticks of a backfill; ``next_tick`` are those of its schedule."""
+    return next_tick if backfill.every is None else interval_ticks(backfill.first, backfill.every)
+
+
+def ticks_between(first: float, last: float, next_tick: NextTick) -> Iterator[int]:
+    """The ticks from one time to another, both ends included."""
+    tick = next_tick(first - 1)
+    while tick is not None and tick <= last:
+        yield tick
+        tick = next_tick(tick)
+
+
+def due_for_backfill(backfill: Backfill, next_tick: NextTick) -> int | None:
+    """The next tick to create; None if there is none now."""
+    if backfill.cancelled is not None or backfill.ended_at is not None or len(backfill.open) >= backfill.parallel:
+        return None
+    tick = backfill_ticks(backfill, next_tick)(backfill.after)
+    return tick if tick is not None and tick <= backfill.last else None
+
+
+def settle(backfill: Backfill, ends: Mapping[str, bool], now: float) -> Backfill:
+    """The backfill with the plans that have ended: whether each of them succeeded, by name. If none is left, and no
+    tick either, it has ended."""
+    failures = [name for name in backfill.open if ends.get(name) is False]
+    settled = backfill.changed(
+        open=tuple(name for name in backfill.open if name not in ends),
+        succeeded=backfill.succeeded + sum(ends.get(name, False) for name in backfill.open),
+        failed=backfill.failed + len(failures),
+        failures=(*backfill.failures, *failures)[-MOST_FAILURES:],
+    )
+    over = settled.cancelled is not None or settled.after >= settled.last
+    return settled.changed(ended_at=now) if over and not settled.open and settled.ended_at is None else settled

@@ -33,10 +33,10 @@ from asterism.core.plan.teardowns import teardowns_of
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import was_executed
 from asterism.durable import admin
+from asterism.durable.admin import reopen_plan
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load, read_head
 from asterism.durable.plan_requests import AnswerLost, edit_plan
-from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write

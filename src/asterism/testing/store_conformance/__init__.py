@@ -55,10 +55,9 @@ with contextlib.suppress(ImportError):  # so that pytest shows what a failed ass
 from asterism.testing.conformance import ProcessOpener
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
 from asterism.testing.store_conformance.feed_tests import FeedTests
-from asterism.testing.store_conformance.limit_tests import LimitTests
 from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
-from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
+from asterism.testing.store_conformance.query_tests import FindTests, LimitTests, OrphanTests, TakeTests
 from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
 from asterism.testing.store_conformance.sample_records import StoreTests
 from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests
