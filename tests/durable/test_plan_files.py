@@ -19,7 +19,7 @@ from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.execution import artifacts
 from asterism.fleet import kept_files, retention
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.owner_steps import Complete
+from asterism.fleet.device.device_connection import Complete
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.result import StoreRecords
 from asterism.store.protocol import FILE_USES, PLANS, Notice, PutRun, Query

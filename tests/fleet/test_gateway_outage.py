@@ -11,7 +11,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.owner_steps import (
+from asterism.fleet.device.device_connection import (
     BreakOff,
     Claim,
     Complete,

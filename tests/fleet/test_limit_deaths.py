@@ -21,8 +21,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.limited_queue import LimitedQueue
-from asterism.fleet.stored_limits import StoredLimits, set_limit
+from asterism.fleet.stored_limits import LimitedQueue, StoredLimits, set_limit
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Query, TakeRequest, Write
 from tests.watched_commits import commits, watched_process

@@ -19,16 +19,16 @@ import pytest
 
 from asterism.base.content_store import ContentFolder
 from asterism.fleet.fleet import Fleet
-from asterism.gateway import device_files, gateway_content
+from asterism.gateway import device_storage, gateway_content
 from asterism.gateway.gateway_transport import HttpTransport
 from tests.gateway.test_gateway_files import CONTENT, NAME, PART, Relay, chunks, granted, joined
 
 SERVER = """
 import sys
-from asterism.gateway import device_files
+from asterism.gateway import device_storage
 from bench.runs import gateway_server
 
-device_files.FILE_PART = int(sys.argv[2])
+device_storage.FILE_PART = int(sys.argv[2])
 with gateway_server.loop.runner() as runner:
     runner.run(gateway_server.main(sys.argv[1]))
 """
@@ -64,7 +64,7 @@ asyncio.run(main())
 @pytest.fixture(autouse=True)
 def small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for module in (device_files, gateway_content):
+    for module in (device_storage, gateway_content):
         monkeypatch.setattr(module, "FILE_PART", PART)
     monkeypatch.setattr(gateway_content, "PAUSE", (0.001, 0.05))
 

@@ -29,7 +29,7 @@ from asterism.core.run.run import PROCESSING, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.execution.artifacts import Artifacts
 from asterism.fleet.fleet import Fleet
-from asterism.gateway import device_files, gateway_connection, gateway_content
+from asterism.gateway import device_storage, gateway_connection, gateway_content
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import invite
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayConnection
@@ -54,7 +54,7 @@ NAME = hashlib.sha256(CONTENT).hexdigest()
 @pytest.fixture(autouse=True)
 def small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for module in (device_files, gateway_content):
+    for module in (device_storage, gateway_content):
         monkeypatch.setattr(module, "FILE_PART", PART)
     monkeypatch.setattr(gateway_content, "PAUSE", (0.001, 0.01))
 
@@ -236,7 +236,7 @@ async def test_content_goes_on_into_a_bucket(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_an_end_that_takes_long_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_files, "END_WAIT", 0.0)
+    monkeypatch.setattr(device_storage, "END_WAIT", 0.0)
     async with scene() as here:
         assert await here.put() == (NAME, len(CONTENT))
         assert (await here.place()).path(NAME).read_bytes() == CONTENT
@@ -260,23 +260,23 @@ async def test_an_upload_goes_on_after_the_server_has_forgotten_all_of_it_but_th
         assert await here.read(name) == CONTENT[: 2 * PART]
 
 
-def _files(here: Scene) -> device_files.DeviceFiles:
+def _files(here: Scene) -> device_storage.DeviceFiles:
     [files] = [it for it in _instances if it._fleet.store is here.fleet.store]
     return files
 
 
-_instances: list[device_files.DeviceFiles] = []
+_instances: list[device_storage.DeviceFiles] = []
 
 
 @pytest.fixture(autouse=True)
 def instances(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    begin = device_files.DeviceFiles.__init__
+    begin = device_storage.DeviceFiles.__init__
 
-    def remembered(self: device_files.DeviceFiles, *args: Any) -> None:
+    def remembered(self: device_storage.DeviceFiles, *args: Any) -> None:
         begin(self, *args)
         _instances.append(self)
 
-    monkeypatch.setattr(device_files.DeviceFiles, "__init__", remembered)
+    monkeypatch.setattr(device_storage.DeviceFiles, "__init__", remembered)
     yield
     _instances.clear()
 
@@ -337,7 +337,7 @@ async def test_ablation_without_the_question_a_lost_grant_still_stores(monkeypat
         async def unasked(self: Any, grant: Any) -> Any:
             return here.run
 
-        monkeypatch.setattr(device_files.DeviceFiles, "_granted", unasked)
+        monkeypatch.setattr(device_storage.DeviceFiles, "_granted", unasked)
         await here.put()
         assert list((await here.place()).names()) == [NAME]
 
@@ -444,16 +444,16 @@ async def test_a_part_that_is_sent_twice_counts_once() -> None:
 
 async def test_a_full_disk_at_the_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     full = [True]
-    append = device_files.Upload.append
+    append = device_storage.Upload.append
 
-    def no_space(self: device_files.Upload, offset: int, data: memoryview) -> tuple[int, int]:
+    def no_space(self: device_storage.Upload, offset: int, data: memoryview) -> tuple[int, int]:
         if full and offset:
             append(self, offset, data[: len(data) // 2])  # a part of it was written
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return append(self, offset, data)
 
     async with scene() as here:
-        monkeypatch.setattr(device_files.Upload, "append", no_space)
+        monkeypatch.setattr(device_storage.Upload, "append", no_space)
         with pytest.raises(
             OSError, match=r"the server has no space for files \(No space left on device\): free some"
         ) as it:
@@ -543,33 +543,33 @@ async def test_bytes_damaged_on_their_way_are_sent_again(monkeypatch: pytest.Mon
 async def test_ablation_without_the_comparison_damaged_bytes_are_put(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as here:
         monkeypatch.setattr(gateway_content, "part_message", lambda head, part: part_message(head, b"\0" * len(part)))
-        monkeypatch.setattr(device_files.Upload, "check", lambda self, size, name: None)
+        monkeypatch.setattr(device_storage.Upload, "check", lambda self, size, name: None)
         await here.put()
         assert (await here.place()).path(NAME).read_bytes() != CONTENT
 
 
 async def test_a_grant_has_few_unfinished_uploads() -> None:
     async with scene() as here:
-        for number in range(device_files.UPLOADS_AT_ONCE + 3):
+        for number in range(device_storage.UPLOADS_AT_ONCE + 3):
             await here.ask("upload", part_message({"grant": here.token, "upload": f"u{number}", "offset": 0}, b"x"))
-        assert len(await here.unfinished()) == device_files.UPLOADS_AT_ONCE
+        assert len(await here.unfinished()) == device_storage.UPLOADS_AT_ONCE
 
 
 async def test_a_part_beside_the_end_does_not_get_into_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    check, checked, go_on = device_files.Upload.check, threading.Event(), threading.Event()
+    check, checked, go_on = device_storage.Upload.check, threading.Event(), threading.Event()
 
-    def slow(self: device_files.Upload, size: int, name: str) -> None:
+    def slow(self: device_storage.Upload, size: int, name: str) -> None:
         check(self, size, name)
         checked.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(device_files.Upload, "check", slow)
+    monkeypatch.setattr(device_storage.Upload, "check", slow)
     async with scene() as here:
         head, name = {"grant": here.token, "upload": "u"}, hashlib.sha256(b"bytes").hexdigest()
         await here.ask("upload", part_message({**head, "offset": 0}, b"bytes"))
         end = asyncio.create_task(here.ask("upload_end", {**head, "size": 5, "name": name}))
         await asyncio.to_thread(checked.wait, 60)
-        for number in range(device_files.UPLOADS_AT_ONCE + 1):  # an upload that ends is not forgotten for others
+        for number in range(device_storage.UPLOADS_AT_ONCE + 1):  # an upload that ends is not forgotten for others
             await here.ask("upload", part_message({**head, "upload": f"{number}", "offset": 0}, b"x"))
         more = asyncio.create_task(here.ask("upload", part_message({**head, "offset": 5}, b" and more")))
         await asyncio.wait([more], timeout=0.05)
@@ -581,15 +581,15 @@ async def test_a_part_beside_the_end_does_not_get_into_the_content(monkeypatch: 
 async def test_a_file_is_sent_again_when_the_server_has_lost_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    check, lost = device_files.Upload.check, [True]
+    check, lost = device_storage.Upload.check, [True]
 
-    def losing(self: device_files.Upload, size: int, name: str) -> None:
+    def losing(self: device_storage.Upload, size: int, name: str) -> None:
         if lost.pop() if lost else False:
             self.remove()  # as if the answer to the end was lost with the server
         check(self, size, name)
 
     async with scene() as here:
-        monkeypatch.setattr(device_files.Upload, "check", losing)
+        monkeypatch.setattr(device_storage.Upload, "check", losing)
         manifest = await outputs(here, tmp_path)
         assert Artifacts(await here.place()).stored_files(manifest)["film"][0].read() == CONTENT
         assert not lost

@@ -16,7 +16,7 @@ from asterism.fleet import monitor
 from asterism.fleet.device import heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.device.owner_steps import Fail, OwnerStep
+from asterism.fleet.device.device_connection import Fail, OwnerStep
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, machines, simulate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
-from asterism.fleet.device import owner_steps
+from asterism.fleet.device import device_connection
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.gateway_world import GatewayWorld
 
@@ -39,7 +39,7 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
 
 def repeated_steps_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
     """A result whose answer was lost is sent again, and refused."""
-    patch.setattr(owner_steps.Complete, "was_applied", lambda step, run: False)
+    patch.setattr(device_connection.Complete, "was_applied", lambda step, run: False)
 
 
 def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
     def applied(step: Any, run: Any, flow: Any, now: float) -> Any:
         return transitions.complete(run, run.grant or step.grant, step.output, now)
 
-    patch.setattr(owner_steps.Complete, "apply", applied)
+    patch.setattr(device_connection.Complete, "apply", applied)
 
 
 @pytest.mark.parametrize(

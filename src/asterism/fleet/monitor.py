@@ -325,7 +325,7 @@ class Monitor:
                 continue
             if _is_delayed(run, flow, now):
                 continue
-            if run.uses is not None:  # devices take it (limited_queue.py), once its time has come
+            if run.uses is not None:  # devices take it (stored_limits.py), once its time has come
                 if run.not_before > now:
                     await self._change(run, transitions.end_backoff(run, now, "the clock of the store was set back"))
                 continue

@@ -1,17 +1,28 @@
-"""Limits as a store keeps them: what is set, the accounts, and who holds and waits.
+"""Limits as a store keeps them: what is set, the accounts, who holds and waits; and the queue of runs that use them.
 
 A limit is a register, and its account another one. Every grant writes the account in place of the revision that was
-read (limited_queue.py), and so does every change of the limit: a grant that was judged by the limit before it meets a
-conflict. The account stays when the limit is removed.
+read, and so does every change of the limit: a grant that was judged by the limit before it meets a conflict. The
+account stays when the limit is removed.
+
+``LimitedQueue`` is the only place where a run that uses limits is granted (core/limits.py has the rules). In one commit
+it writes the grants and the accounts of their limits, each in place of the revision that was read before the holders
+were counted. So whatever another process has granted meanwhile is a conflict, and nothing is granted that would exceed
+a limit. A write that frees a limit needs no account: it only makes room.
+
+A device looks here when a run that uses limits, or a limit, has changed, and while some wait. In a store without such
+runs that is never: a look costs nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, PlanError
 from asterism.core.limits import (
     Account,
@@ -24,8 +35,20 @@ from asterism.core.limits import (
     uses_of,
 )
 from asterism.core.plan.constellation import Constellation
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import LIMIT_ACCOUNTS, LIMITS, PutRegister, Store, Write
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
+from asterism.store.optimistic_update import retry_on_conflict, try_commit
+from asterism.store.protocol import (
+    LIMIT_ACCOUNTS,
+    LIMITED,
+    LIMITS,
+    PutRegister,
+    PutRun,
+    Store,
+    TakeRequest,
+    Write,
+)
+from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.device")
 
@@ -154,3 +177,164 @@ async def _read(store: Store, name: str) -> tuple[Limit | None, _Revisions, Acco
         _Revisions(definition and definition.revision, account and account.revision),
         Account() if account is None else Account.from_json(account.value),
     )
+
+
+# -- the queue of runs that use limits --------------------------------------------------------------------------------
+
+
+LOOK_INTERVAL = 5.0
+"""How often the queue is looked at without a wake, in seconds: a wake may get lost."""
+
+TRIES = 5
+"""How often a take is tried again after a conflict. The next look goes on from there."""
+
+PAGE, MOST_PAGES = 50, 20
+"""How many runs of one group are read at once, and how often: those that wait for other devices may come first."""
+
+Step = Callable[[Run], Run | None]
+
+
+class Taken(NamedTuple):
+    """What a device has taken. ``look_in`` is in how many seconds a rate has room for a run that waits for nothing
+    else, and ``look_when_free`` whether runs may wait that were passed over because no slot was free."""
+
+    runs: list[Run]
+    look_in: float | None = None
+    look_when_free: bool = False
+
+
+class LimitedQueue:
+    """Takes runs for the devices of one process, those that use limits and all others."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._watch = store.watch(frozenset({LIMITED}))
+        self._turn = asyncio.Lock()  # of two takers in one process, one would only meet a conflict
+        self._some_wait = True
+        self._looked_at = float("-inf")
+
+    def close(self) -> None:
+        self._watch.close()
+
+    async def take(self, request: TakeRequest, step: Step, free: int) -> Taken:
+        """As ``Store.take``, also runs that use limits: up to ``free`` of them, since one that waited on a device for
+        its slot would hold its limits for nothing. Offered runs of a higher priority than theirs go first."""
+        may_have = await self._may_have()
+        if free <= 0 or not may_have:
+            return Taken(await self._store.take(request, step), look_when_free=may_have)
+        urgency, look_in = await self._look()
+        if urgency is None:
+            return Taken(await self._store.take(request, step), look_in)
+        above = urgency if request.above is None else max(urgency, request.above)
+        taken = await self._store.take(replace(request, above=above), step)
+        try:
+            async with self._turn:
+                taken += await self._take_limited(_rest(request, taken), step, free - len(taken))
+            taken += await self._store.take(_rest(request, taken), step)
+        except Exception:
+            if not taken:
+                raise
+            log.debug("took fewer runs than there may be", exc_info=True)
+        return Taken(taken, look_in)
+
+    async def _may_have(self) -> bool:
+        """Whether a run that uses limits may wait. Without a wake, only a look from time to time tells."""
+        if self._watch.woken:
+            await self._watch.wait(0.0)
+            self._some_wait = True
+        return self._some_wait or self._clock.time() - self._looked_at > LOOK_INTERVAL
+
+    async def _look(self) -> tuple[int | None, float | None]:
+        """The highest priority of the runs for which there is room, None if there are none; and in how many seconds a
+        rate has room for others."""
+        self._looked_at = self._clock.time()
+        self._some_wait = any(group.waiting for group in await self._store.limited())
+        if not self._some_wait:
+            return None, None
+        stored = await read_stored_limits(self._store)
+        now = self._store.clock()
+        if rewound := stored.rewound(now):
+            await try_commit(self._store, rewound)
+        book = stored.book(now)
+        waiting = [group for group in stored.groups if group.waiting]
+        room_at = book.room_at(waiting)
+        look_in = None if room_at is None else max(0.0, room_at - now)
+        first = next(book.in_turn(waiting), None)
+        return None if first is None else first.priority, look_in
+
+    async def _take_limited(self, request: TakeRequest, step: Step, free: int) -> list[Run]:
+        limit = min(request.limit, free)
+        if limit <= 0:
+            return []
+
+        async def attempt() -> list[Run]:
+            stored = await read_stored_limits(self._store)
+            choice = _Choice(self._store, request, step, stored.book(self._store.clock()))
+            taken = await choice.choose([group for group in stored.groups if group.waiting], limit)
+            if taken:
+                await self._store.commit([*taken, *stored.account_writes(choice.book)])
+            return [write.run for write in taken]
+
+        try:
+            return await retry_on_conflict(attempt, tries=TRIES, clock=self._clock)
+        except Conflict:
+            return []
+
+
+def _rest(request: TakeRequest, taken: Sequence[Run]) -> TakeRequest:
+    return replace(request, limit=request.limit - len(taken))
+
+
+class _Choice:
+    """What one device takes of the runs that wait for limits."""
+
+    def __init__(self, store: Store, request: TakeRequest, step: Step, book: LimitBook) -> None:
+        self._store, self._request, self._step, self.book = store, request, step, book
+        self._candidates: dict[LimitedRuns, _Candidates] = {}
+
+    async def choose(self, waiting: Sequence[LimitedRuns], limit: int) -> list[PutRun]:
+        """Up to ``limit`` grants, in fair turns."""
+        above = self._request.above
+        left = [group for group in waiting if above is None or group.priority > above]
+        taken: list[PutRun] = []
+        while len(taken) < limit and (group := next(self.book.in_turn(left), None)) is not None:
+            write = await self._next(group)
+            if write is None:
+                left.remove(group)
+            else:
+                self.book.grant(uses_of(group.uses), group.turn)
+                taken.append(write)
+        return taken
+
+    async def _next(self, group: LimitedRuns) -> PutRun | None:
+        """The next run of a group that the device takes, as it is granted."""
+        candidates = self._candidates.get(group)
+        if candidates is None:
+            candidates = self._candidates[group] = _Candidates(self._store, self._request, group)
+        while (run := await candidates.next()) is not None:
+            after = self._step(transitions.admit(run))
+            if after is not None:
+                return PutRun(after, run.revision)
+        return None
+
+
+class _Candidates:
+    """The runs of a group that suit a device, read page by page."""
+
+    def __init__(self, store: Store, request: TakeRequest, group: LimitedRuns) -> None:
+        self._store, self._request, self._group = store, request, group
+        self._page: list[Run] = []  # the first of it last
+        self._after, self._pages_left = "", MOST_PAGES
+
+    async def next(self) -> Run | None:
+        while True:
+            while self._page:
+                run = self._page.pop()
+                if self._request.suits(run):
+                    return run
+            if not self._pages_left:
+                return None
+            page = await self._store.limited_runs(self._group, PAGE, after=self._after)
+            self._pages_left = self._pages_left - 1 if len(page) == PAGE else 0
+            self._after = page[-1].id if page else ""
+            self._page = page[::-1]

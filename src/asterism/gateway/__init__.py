@@ -11,7 +11,7 @@ The device's half:
 The server's half:
 
 ``gateway``             what devices ask; ``gateway_runs`` takes runs for them and makes their steps
-``device_files``        the files that they send and fetch; ``device_storage``: how much a device may store
+``device_storage``      what a device may store; the files that devices send and fetch
 ``enrolment``           one-time codes for devices, their keys and their credentials
 
 The HTTP of the server's half is ``server/gateway_routes.py``.

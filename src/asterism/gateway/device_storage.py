@@ -1,4 +1,4 @@
-"""What devices of a gateway may store: the log of each attempt, and results and notices within an hour.
+"""What devices of a gateway store: logs, results, notices and files, within limits; and the files that they fetch.
 
 A device has no store, so that it is the gateway that holds to the limits of the settings, whatever the device does.
 
@@ -16,23 +16,47 @@ file that would exceed ``device_bytes`` is refused for good, since an execution 
 
 **Notices.** A device has a few in an hour: one when its health changes, and one for each grant whose result came too
 late. The same said again is no notice.
+
+``DeviceFiles`` has the content of files, in parts, for the runs that devices were granted. An upload is a file that
+nobody sees yet. A part is written only where the file ends, so the server says how far it has come, and a device goes
+on from there, whatever was cut off. When all parts are there, the content is compared with its hash, made durable, and
+put under its name. In a folder that is a rename; for a bucket the parts are gathered in the state directory of the
+server first.
+
+Each part and each end asks whether the grant still counts. An upload of a grant that is over is removed; what a device
+leaves otherwise goes after an hour, like content that no run refers to. A device reads the files of its input, and what
+it has sent itself.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import hashlib
+import json
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from asterism.base.clock import Clock
+from asterism.base.clock import Clock, stopped
+from asterism.base.content_store import NAME, Content, ContentFolder, ContentStore
 from asterism.base.http_limits import RecentEvents, RequestRefused
 from asterism.base.log_recorder import LONGEST_LINE
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
-from asterism.core.run.run import Grant
+from asterism.core.run.run import Grant, Run
+from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
+from asterism.fleet.device.process_records import state_directory
+from asterism.fleet.device.run_inputs import manifests_in
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.retention import BLOB_AGE
 from asterism.fleet.settings import Settings
-from asterism.gateway.gateway_messages import GatewayRefusal
+from asterism.gateway.gateway_messages import FILE_PART, GatewayRefusal, InvalidMessage
 from asterism.store.protocol import PutLog, Store, StoredChunk
+from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.gateway")
 
@@ -180,3 +204,273 @@ def _cost(chunk: StoredChunk) -> int:
     if isinstance(chunk.value, dict):
         return int(chunk.value.get("size", BLOCK_COST))
     return max(BLOCK_COST, sum(block.cost for block in LogChunk.from_json(chunk.first, chunk.value).blocks))
+
+
+# -- the files of devices ---------------------------------------------------------------------------------------------
+
+
+UPLOADS_AT_ONCE = 4
+"""How many unfinished uploads one grant may have; the oldest goes for another."""
+
+UPLOADS_REMEMBERED, READERS_REMEMBERED = 1000, 1000
+"""Of how many uploads the hash is computed as they come; that of others is computed at their end. Of how many grants it
+is remembered what they may read."""
+
+END_WAIT = 20.0
+"""How long a device waits in one request for the end of its upload, in seconds."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Upload:
+    """Content that comes in parts, in a file of its own."""
+
+    def __init__(self, grant: Grant, path: Path) -> None:
+        self.grant, self.path = grant, path
+        self.lock = asyncio.Lock()
+        self.ending: asyncio.Task[Content] | None = None
+        self._hash, self._hashed = hashlib.sha256(), 0
+
+    def append(self, offset: int, data: memoryview) -> tuple[int, int]:
+        """Write a part where the file ends; one that belongs elsewhere is left out. Returns the size then, and how much
+        was written. Blocks."""
+        with self.path.open("ab", buffering=0) as file:
+            size = file.seek(0, 2)
+            if size != offset:
+                return size, 0
+            while data:
+                written = file.write(data)
+                if self._hashed == size:
+                    self._hash.update(data[:written])
+                    self._hashed += written
+                size += written
+                data = data[written:]
+        return size, size - offset
+
+    def check(self, size: int, name: str) -> None:
+        """Compare the whole file with its size and hash. Blocks. Raises GatewayRefusal."""
+        with self._file() as file:
+            came = file.seek(0, 2)
+            if came != size:
+                raise GatewayRefusal(409, "lost", f"{came:,} of {size:,} bytes have come: send it again")
+            file.seek(self._hashed)  # what came before the server was started again
+            for chunk in chunks_of(file, lambda: None):
+                self._hash.update(chunk)
+                self._hashed += len(chunk)
+        if self._hash.hexdigest() != name:
+            self.remove()
+            raise GatewayRefusal(409, "lost", "the content does not match its hash: it was damaged on its way")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a part is being written, or the content is being put under its name: nothing else writes then."""
+        return self.lock.locked() or not (self.ending is None or self.ending.done())
+
+    async def end(self, place: ContentStore, size: int, name: str) -> Content:
+        """Put the content under its name, durably; no part is written meanwhile. Raises GatewayRefusal and OSError."""
+        async with self.lock:
+            return await asyncio.to_thread(self.put, place, size, name)
+
+    def put(self, place: ContentStore, size: int, name: str) -> Content:
+        """Put the content under its name, durably. Blocks. Raises GatewayRefusal and OSError."""
+        self.check(size, name)
+        if isinstance(place, ContentFolder):
+            place.adopt(self.path, name)
+            return Content(name, size)
+        with self._file() as file:
+            content = place.put(chunks_of(file, lambda: None))
+        self.remove()
+        return content
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def _file(self) -> Any:
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            raise GatewayRefusal(409, "lost", "nothing of this upload is here: send it again") from None
+
+
+class DeviceFiles:
+    """``fleet`` is that of the server, ``storage`` counts what devices store."""
+
+    def __init__(self, fleet: Fleet, storage: DeviceStorage) -> None:
+        self._fleet, self._store, self._storage = fleet, fleet.store, storage
+        self._uploads: OrderedDict[tuple[str, Grant, str], Upload] = OrderedDict()
+        self._readable: OrderedDict[Grant, frozenset[str]] = OrderedDict()
+
+    async def close(self) -> None:
+        await stopped(*(upload.ending for upload in self._uploads.values() if upload.ending is not None))
+
+    # -- uploads -----------------------------------------------------------------------------------------------------
+
+    async def append(self, device: str, grant: Grant, key: str, offset: int, data: memoryview) -> int:
+        """Add a part to an upload. Returns how much of it is here; if that is not the end of the part, the part did not
+        belong there. Raises GatewayRefusal and StoreUnavailable."""
+        await self._granted(grant)
+        if len(data) > FILE_PART:
+            raise InvalidMessage(f"a part of a file has at most {FILE_PART:,} bytes")
+        await self._storage.admit_part(device, len(data))
+        place = await self._place()
+        with self._place_errors(place):
+            upload = await self._upload(place, device, grant, key)
+            async with upload.lock:
+                size, written = await asyncio.to_thread(upload.append, offset, data)
+        await self._storage.add_part(device, grant, written)
+        return size
+
+    async def end(self, device: str, grant: Grant, key: str, size: int, name: str) -> Content | None:
+        """Put an upload under its name. Returns it, or None if that takes longer: the device asks again. Raises
+        GatewayRefusal and StoreUnavailable."""
+        await self._granted(grant)
+        if NAME.fullmatch(name) is None:
+            raise InvalidMessage("content is named by its SHA-256")
+        place = await self._place()
+        with self._place_errors(place):
+            upload = await self._upload(place, device, grant, key)
+            if upload.ending is None:
+                upload.ending = asyncio.create_task(upload.end(place, size, name))
+            ending = upload.ending
+            await asyncio.wait([ending], timeout=END_WAIT)
+            if not ending.done():
+                return None
+            if ending.exception() is not None:
+                upload.ending = None
+            content = ending.result()
+        self._readable[grant] = self._readable.get(grant, frozenset()) | {content.name}
+        return content
+
+    async def _upload(self, place: ContentStore, device: str, grant: Grant, key: str) -> Upload:
+        known = self._uploads.get((device, grant, key))
+        if known is None:
+            its = [
+                other for other, upload in self._uploads.items() if other[:2] == (device, grant) and not upload.is_busy
+            ]
+            for other in its[: max(0, len(its) + 1 - UPLOADS_AT_ONCE)]:
+                self._forget(other)
+            path = await asyncio.to_thread(self._path, place, device, grant, key)
+            known = self._uploads.setdefault((device, grant, key), Upload(grant, path))
+        self._uploads.move_to_end((device, grant, key))
+        while len(self._uploads) > UPLOADS_REMEMBERED and not next(iter(self._uploads.values())).is_busy:
+            self._uploads.popitem(last=False)
+        return known
+
+    def _path(self, place: ContentStore, device: str, grant: Grant, key: str) -> Path:
+        """The file of an upload: the same after the server was started again. Blocks."""
+        words = json.dumps([device, *grant, key])
+        folder = place
+        if not isinstance(folder, ContentFolder):
+            folder = ContentFolder(state_directory() / "uploads", self._store.clock)
+            folder.sweep(self._store.clock() - BLOB_AGE)
+        return folder.unfinished(hashlib.sha256(words.encode()).hexdigest()[:32])
+
+    def _forget(self, key: tuple[str, Grant, str]) -> None:
+        upload = self._uploads.pop(key)
+        if upload.ending is None:
+            upload.remove()
+
+    async def check_kept(self, grant: Grant, manifest: str) -> None:
+        """Raises InvalidMessage unless all files of a manifest are here, before a run refers to them. What was sent for
+        the grant since this server was started is known to be."""
+        place, sent = await self._place(), self._readable.get(grant, frozenset())
+        with self._place_errors(place):
+            try:
+                missing = await asyncio.to_thread(_missing, place, manifest, sent)
+            except ArtifactProblem as problem:
+                raise InvalidMessage(str(problem)) from None
+        if missing:
+            text = f"{len(missing)} of the files that it has made are not on the server; the first: {missing[0]}"
+            raise InvalidMessage(text)
+
+    # -- downloads ---------------------------------------------------------------------------------------------------
+
+    async def read(self, grant: Grant, name: str, offset: int) -> bytes:
+        """A part of content that the run of a grant may read: less than a whole part at its end. Raises GatewayRefusal
+        and StoreUnavailable."""
+        run = await self._granted(grant)
+        place = await self._place()
+        with self._place_errors(place):
+            if name not in await self._names_for(run, grant, place):
+                raise GatewayRefusal(403, "not_granted", "this run has no such file in its input")
+            data = await asyncio.to_thread(_read, place, name, offset)
+        if data is None:
+            raise GatewayRefusal(404, "missing", f"{name} is not in {place.location}")
+        return data
+
+    async def _names_for(self, run: Run, grant: Grant, place: ContentStore) -> frozenset[str]:
+        """What a run may read: the files of its input, and what was sent for it here."""
+        known = self._readable.get(grant)
+        manifests = set(_manifests(await self._fleet.blobs.fetch(run.input)))
+        if known is None or not manifests <= known:
+            known = (known or frozenset()) | await asyncio.to_thread(_all_names, place, manifests)
+            self._readable[grant] = known
+            while len(self._readable) > READERS_REMEMBERED:
+                self._readable.popitem(last=False)
+        return known
+
+    # -- grants, the place -------------------------------------------------------------------------------------------
+
+    async def _granted(self, grant: Grant) -> Run:
+        """The run of a grant. If the grant is over, its uploads are removed. Raises GatewayRefusal."""
+        run = await self._store.run(grant.run)
+        if run is None or run.grant != grant:
+            for key in [key for key in self._uploads if key[1] == grant]:
+                self._forget(key)
+            self._readable.pop(grant, None)
+            raise GatewayRefusal(409, "fenced", f"run {grant.run} does not belong to this device any more")
+        return run
+
+    async def _place(self) -> ContentStore:
+        try:
+            return await self._fleet.artifacts()
+        except ArtifactProblem as error:
+            raise GatewayRefusal(409, "no_place", str(error)) from None
+
+    @contextlib.contextmanager
+    def _place_errors(self, place: ContentStore) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = error.strerror or str(error)
+            if error.errno in _NO_SPACE:
+                advice = "free some, or name another place with: asterism fleet set --artifacts URL"
+                raise GatewayRefusal(409, "full", f"the server has no space for files ({text}): {advice}") from None
+            if error.errno == errno.EIO:
+                raise StoreUnavailable(text) from None
+            raise GatewayRefusal(409, "no_place", f"the server cannot keep files in {place.location}: {text}") from None
+
+
+def _manifests(run_input: Any) -> Iterator[str]:
+    """The manifests of the files in the input of a run."""
+    for value in run_input.values() if isinstance(run_input, Mapping) else ():
+        yield from manifests_in(value)
+
+
+def _all_names(place: ContentStore, manifests: set[str]) -> frozenset[str]:
+    """Manifests and the files in them. A missing or damaged manifest fails when the device reads it. Blocks."""
+    names = set(manifests)
+    for manifest in manifests:
+        with contextlib.suppress(ArtifactProblem):
+            names |= Artifacts(place).names(manifest)
+    return frozenset(names)
+
+
+def _missing(place: ContentStore, manifest: str, known: frozenset[str]) -> list[str]:
+    """The files in a manifest that are not in a place. Blocks. Raises ArtifactProblem and OSError."""
+    missing = []
+    for name in sorted(Artifacts(place).names(manifest) - known):
+        file = place.open(name)
+        if file is None:
+            missing.append(name)
+        else:
+            file.close()
+    return missing
+
+
+def _read(place: ContentStore, name: str, offset: int) -> bytes | None:
+    file = place.open(name, offset)
+    if file is None:
+        return None
+    with file:
+        return file.read(FILE_PART)

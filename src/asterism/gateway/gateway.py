@@ -45,11 +45,10 @@ from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.device.take_order import LOOK_INTERVAL
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
-from asterism.fleet.limited_queue import LimitedQueue, Taken
+from asterism.fleet.stored_limits import LimitedQueue, Taken
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.gateway.device_files import DeviceFiles
 from asterism.gateway.device_key import is_signed
-from asterism.gateway.device_storage import DeviceStorage
+from asterism.gateway.device_storage import DeviceFiles, DeviceStorage
 from asterism.gateway.enrolment import ACCESS_TIME, CredentialRefused, DeviceCredentials, Identity, check_name, enrol
 from asterism.gateway.gateway_messages import (
     BYTES_SENT,

@@ -1,7 +1,7 @@
 """The connection of a device to a gateway: one address and a key, no store. The server makes each step.
 
 Messages are batched as commits are: while one message with steps is under way, the next steps gather and leave together
-when it is answered. A step whose answer was lost is sent again; the server recognises it (``owner_steps.py``).
+when it is answered. A step whose answer was lost is sent again; the server recognises it (``device_connection.py``).
 
 When the server is away, work goes on until the lease ends. The end of a run is kept in the outbox of the device, on its
 disk, from the first time that it could not be delivered, and is delivered or refused later, if need be by the next
@@ -31,9 +31,17 @@ from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.execution.task_inputs import call_apart
-from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
+from asterism.fleet.device.device_connection import (
+    STEP_TIMEOUT,
+    Complete,
+    DeviceStep,
+    End,
+    Fail,
+    OwnerStep,
+    Refuse,
+    Standing,
+)
 from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
-from asterism.fleet.device.owner_steps import Complete, DeviceStep, Fail, OwnerStep, Refuse
 from asterism.fleet.device.process_records import state_directory
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import blob_of, is_small

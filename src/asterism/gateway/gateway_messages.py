@@ -20,8 +20,7 @@ from asterism.core.errors import AsterismError, Fenced, RunRefused
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import is_content_name
 from asterism.core.run.run import Grant, Progress, RunStatus
-from asterism.fleet.device.functions import MOST_STEPS
-from asterism.fleet.device.owner_steps import (
+from asterism.fleet.device.device_connection import (
     BreakOff,
     Claim,
     Complete,
@@ -32,6 +31,7 @@ from asterism.fleet.device.owner_steps import (
     Release,
     Start,
 )
+from asterism.fleet.device.functions import MOST_STEPS
 from asterism.fleet.ledger import UnknownRun
 from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutLog, StoredChunk
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable

@@ -23,13 +23,12 @@ from asterism.core.run.placement import Weights, mismatch_reason, unmet_reason
 from asterism.core.run.run import COMPLETED, Grant, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
+from asterism.fleet.device.device_connection import Claim, Complete, Decline, Disown, OwnerStep, Start
 from asterism.fleet.device.store_connection import StoreConnection, election_standings, late_notice
 from asterism.fleet.device.take_order import LOOK_INTERVAL, SAME_TIME
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of, is_small
-from asterism.gateway.device_files import DeviceFiles
-from asterism.gateway.device_storage import DeviceStorage
+from asterism.gateway.device_storage import DeviceFiles, DeviceStorage
 from asterism.gateway.enrolment import CredentialRefused, DeviceCredentials, Identity
 from asterism.gateway.gateway_messages import (
     MOST_TAKEN,

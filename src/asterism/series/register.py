@@ -110,16 +110,13 @@ class SeriesRegister(Protocol):
     @property
     def url(self) -> str:
         """The name of the register in messages, without a password."""
-        ...
 
     def clock(self) -> float:
         """Returns the time that decides about leases: that of the register if it has a clock, otherwise of this
         machine, in seconds since 1970. Raises nothing."""
-        ...
 
     async def read(self, name: str) -> Snapshot:
         """Returns the state of a series and its token; both None for a series that does not exist."""
-        ...
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         """Write ``text`` if ``expected`` is the token of the current state, and return the new token.
@@ -129,19 +126,15 @@ class SeriesRegister(Protocol):
         :raises RevisionConflict: the current state has another token.
         :raises OutcomeUnknown: the reply was lost.
         """
-        ...
 
     async def names(self) -> list[str]:
         """Returns the names of all series, sorted."""
-        ...
 
     async def history(self, name: str, limit: int) -> list[Change]:
         """Returns the last ``limit`` changes of a series, newest first; none for a series that does not exist."""
-        ...
 
     async def close(self) -> None:
         """Release what the register holds: connections, processes, files. It is not used after it. Raises nothing."""
-        ...
 
 
 class RegisterOver:

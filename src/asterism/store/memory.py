@@ -21,7 +21,7 @@ import uuid
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -81,7 +81,7 @@ class Feed:
         self.started = False
         self.newest = 0
         self.left: dict[str, tuple[str, bool]] = {}
-        self.contributions = Contributions()
+        self.contributions: dict[str, dict[str, Usage]] = {}  # by run, then by the id of the peer's store
         self._numbers: dict[str, int] = {}  # of the last change of each run, in their order
 
     def start(self, run_ids: Iterable[str]) -> None:
@@ -104,7 +104,7 @@ class Feed:
     def forget(self, run_id: str) -> None:
         self._numbers.pop(run_id, None)
         self.left.pop(run_id, None)
-        self.contributions.forget(run_id)
+        self.contributions.pop(run_id, None)
 
     def after(self, number: int) -> list[tuple[str, int, Mark]]:
         changes: list[tuple[str, int, Mark]] = []
@@ -114,33 +114,16 @@ class Feed:
             changes.append((run_id, changed, self.left.get(run_id, NO_MARK)))
         return changes[::-1]
 
-
-class Contributions:
-    """Contributions of peers, by run, then by the id of the peer's store."""
-
-    def __init__(self) -> None:
-        self._by_run: dict[str, dict[str, Usage]] = {}
-
-    @property
-    def runs(self) -> Set[str]:
-        return self._by_run.keys()
-
     def add(self, contribution: Contribution) -> None:
-        by = self._by_run.setdefault(contribution.run, {})
+        by = self.contributions.setdefault(contribution.run, {})
         before = by.get(contribution.store, Usage())
         by[contribution.store] = Usage(
             max(before.runs, contribution.runs), before.bytes + contribution.bytes, before.blobs + contribution.blobs
         )
 
-    def forget(self, run_id: str) -> None:
-        self._by_run.pop(run_id, None)
-
-    def usage(self, store: str) -> Usage:
-        usages = [by[store] for by in self._by_run.values() if store in by]
-        return Usage(*(sum(values) for values in zip(*usages, strict=True))) if usages else Usage()
-
-    def first_from(self, store: str) -> list[str]:
-        return sorted(run_id for run_id, by in self._by_run.items() if store in by and by[store].runs)
+    def usages(self, store: str) -> dict[str, Usage]:
+        """What a peer contributed, by run."""
+        return {run_id: by[store] for run_id, by in self.contributions.items() if store in by}
 
 
 class MemoryChangeFeed:
@@ -183,13 +166,15 @@ class MemoryChangeFeed:
                 self._owned.pop(name, None)
 
     async def usage(self, store: str) -> Usage:
-        return self._feed.contributions.usage(store)
+        usages = self._feed.usages(store).values()
+        return Usage(*map(sum, zip(*usages, strict=True))) if usages else Usage()
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return {run_id for run_id in run_ids if run_id in self._feed.contributions.runs}
+        return self._feed.contributions.keys() & set(run_ids)
 
     async def came_from(self, store: str) -> list[Run]:
-        return [run for run_id in self._feed.contributions.first_from(store) if not (run := self._runs[run_id]).ended]
+        first = sorted(run_id for run_id, usage in self._feed.usages(store).items() if usage.runs)
+        return [run for run_id in first if not (run := self._runs[run_id]).ended]
 
     async def kinds(self) -> set[str]:
         return {run.kind for run in self._runs.values()}
@@ -352,7 +337,7 @@ class MemoryStore(MemoryChangeFeed):
             case PutLog():
                 self._put_log(write)
             case Contribution():
-                self._feed.contributions.add(write)
+                self._feed.add(write)
             case Notice():
                 self._noticed += 1
                 self._notices[self._noticed] = write
@@ -412,7 +397,7 @@ class MemoryStore(MemoryChangeFeed):
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_queued(run) or not _suits(run, request):
+                if not self._is_queued(run) or not request.suits(run):
                     continue
                 if request.above is not None and run.priority <= request.above:
                     break
@@ -745,16 +730,6 @@ def _is_orphan(run: Run, session: Session, now: float) -> bool:
 def _is_of(run: Run, group: LimitedRuns) -> bool:
     same = all(getattr(run, name) == getattr(group, name) for name in ("uses", "workflow", "batch", "priority"))
     return same and not run.ended and (run.offered if group.waiting else run.session is not None)
-
-
-def _suits(run: Run, request: TakeRequest) -> bool:
-    """Whether an offered run may go to the device of a request, apart from its priority."""
-    return (
-        run.not_before <= request.now
-        and run.kind not in request.not_kinds
-        and run.pinned in (None, request.device)
-        and request.device not in run.avoid
-    )
 
 
 def _mentions(run: Run, text: str) -> bool:

@@ -317,6 +317,15 @@ class TakeRequest:
     limit: int
     above: int | None = None
 
+    def suits(self, run: Run) -> bool:
+        """Whether an offered run may go to the device, apart from its priority."""
+        return (
+            run.not_before <= self.now
+            and run.kind not in self.not_kinds
+            and run.pinned in (None, self.device)
+            and self.device not in run.avoid
+        )
+
 
 class ProgressReport(NamedTuple):
     """How far an execution has come. ``tail`` is the end of its output. ``log`` is a part of its log to be written
@@ -464,16 +473,13 @@ class Watch(Protocol):
         :param timeout: how long to wait at most, in seconds.
         :returns: True once woken, or False after the timeout.
         """
-        ...
 
     @property
     def woken(self) -> bool:
         """Whether the next ``wait`` returns at once."""
-        ...
 
     def close(self) -> None:
         """Watch no longer. The second time it does nothing."""
-        ...
 
 
 class Store(Protocol):
@@ -487,17 +493,14 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The address, for messages: without a password."""
-        ...
 
     @property
     def files_folder(self) -> Path | None:
         """The folder beside the store in which the files of tasks are kept if the fleet names no other place; it need
         not exist. None if a store has no folder. Raises nothing."""
-        ...
 
     def clock(self) -> float:
         """Return the time by the store's clock, in seconds since 1970."""
-        ...
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """Write all of a batch, or nothing; durable when it returns.
@@ -507,7 +510,6 @@ class Store(Protocol):
         :raises ValueError: the batch names a record twice, or holds what cannot be stored.
         :raises StoreUnavailable: it is unknown whether the commit happened; after its subclasses nothing happened.
         """
-        ...
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         """Show offered runs to ``step``, commit the successors it returns, and return these. Runs that others are
@@ -519,7 +521,6 @@ class Store(Protocol):
         :returns: the runs that were taken, as ``step`` returned them; none if there is nothing for the device.
         :raises Exception: what ``step`` raises; then nothing is taken.
         """
-        ...
 
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
@@ -532,11 +533,9 @@ class Store(Protocol):
         :returns: what the session owns, and what is asked of it. ``alive`` is False for a session that is not open.
         :raises ValueError: the profile is not JSON.
         """
-        ...
 
     async def run(self, run_id: str) -> Run | None:
         """Return the run with this id; None if there is none."""
-        ...
 
     async def find(self, query: Query) -> list[Run]:
         """Return the runs that satisfy a query, in its order. It may look at every run of the store; ``scan_end``
@@ -544,7 +543,6 @@ class Store(Protocol):
 
         :param query: the conditions, the order and the limit.
         """
-        ...
 
     async def scan_end(self, query: Query, number: int) -> str | None:
         """Return the id at which a search for a query has looked at ``number`` runs. With it as ``until``, ``find``
@@ -554,7 +552,6 @@ class Store(Protocol):
         :param number: how many runs to look at, at least 1.
         :returns: None if there are not more than so many runs: then the search needs no bound.
         """
-        ...
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         """Return runs whose owner has ended, or was silent for longer than the run's timeout, with that owner. A run
@@ -563,15 +560,12 @@ class Store(Protocol):
         :param now: the time by the store's clock.
         :param limit: how many runs to return at most.
         """
-        ...
 
     async def waiting(self) -> list[WaitingRuns]:
         """Return how many runs are offered, for each kind and each device that they are pinned to."""
-        ...
 
     async def limited(self) -> list[LimitedRuns]:
         """Return how many runs wait for limits, and how many hold some, for each use, workflow, batch and priority."""
-        ...
 
     async def limited_runs(self, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
         """Return runs of such a group, by id, from the one after ``after`` on.
@@ -579,25 +573,21 @@ class Store(Protocol):
         :param group: as ``limited`` returned it; its number and first run do not matter.
         :param limit: how many to return at most.
         """
-        ...
 
     async def counts(self) -> Mapping[RunStatus, int]:
         """Return the number of runs in each status. A status without runs may be missing."""
-        ...
 
     async def batches(self, name: str | None = None) -> list[BatchPart]:
         """Return how many runs each batch has in each status, by the names of the batches.
 
         :param name: only this batch.
         """
-        ...
 
     async def last_ends(self, batch: str, limit: int) -> list[float]:
         """Return when runs of a batch ended, the latest first; also runs that were retried.
 
         :param limit: how many to return at most.
         """
-        ...
 
     async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
         """Return the sessions that are open, abroad or replaced.
@@ -605,25 +595,21 @@ class Store(Protocol):
         :param ended: also those that ended and are kept.
         :param device: only those of this device.
         """
-        ...
 
     async def register(self, key: str) -> Register | None:
         """Return the register under a key; None if there is none.
 
         :raises StoreCorrupt: its value cannot be read; ``revision`` of the error allows to replace it.
         """
-        ...
 
     async def registers(self, prefix: str) -> list[Register]:
         """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix."""
-        ...
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         """Return the plans of a query, without reading their journals.
 
         :param query: the conditions, the order and the limit.
         """
-        ...
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         """Return what the owners of these runs reported last. A run that no session owns, or whose owner has not
@@ -631,7 +617,6 @@ class Store(Protocol):
 
         :param run_ids: the ids of the runs; ids that do not exist are passed over.
         """
-        ...
 
     async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
         """Return chunks of the log of a run, by epoch and number; none if there is no such run.
@@ -639,7 +624,6 @@ class Store(Protocol):
         :param run_id: the id of the run.
         :param after: an epoch and a line number: only chunks that have lines after it.
         """
-        ...
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         """Return notices with their numbers, oldest first.
@@ -648,18 +632,15 @@ class Store(Protocol):
         :param after: only notices with a higher number.
         :param limit: how many to return at most.
         """
-        ...
 
     async def put_blob(self, data: bytes) -> str:
         """Store a large value, and return its name, the SHA-256 of it; durable when it returns."""
-        ...
 
     async def blob(self, name: str) -> bytes | None:
         """Return a large value; None if there is none of this name.
 
         :raises StoreCorrupt: its content does not match its name.
         """
-        ...
 
     async def prune(
         self,
@@ -680,15 +661,12 @@ class Store(Protocol):
             run of a later one may not be written yet.
         :param only: delete only runs whose key begins with this, and nothing else.
         """
-        ...
 
     async def check(self) -> list[str]:
         """Return everything that is wrong with the stored data, as sentences. It reads all of it, and may take long."""
-        ...
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         """Yield everything, as of one instant, as JSON objects; the first is a header (``dump_format``)."""
-        ...
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]], *, keep_devices: bool = False) -> int:
         """Fill an empty store from a dump, and return the number of runs. If it raises, the store may be partly filled.
@@ -700,7 +678,6 @@ class Store(Protocol):
         :raises UnknownSchema: the dump is of a later version.
         :raises StoreError: the store is not empty.
         """
-        ...
 
     def watch(self, topics: frozenset[str]) -> Watch:
         """Start to watch topics.
@@ -708,11 +685,9 @@ class Store(Protocol):
         :param topics: ``OFFERED``, ``LIMITED``, ``ENDED``, ``CREDENTIALS_CHANGED``, or those of devices
             (``for_device``) and plans (``for_plan``).
         """
-        ...
 
     async def close(self) -> None:
         """Finish pending calls and wake all watches. The store must not be used after that."""
-        ...
 
 
 class ChangeFeed(Protocol):
@@ -722,47 +697,36 @@ class ChangeFeed(Protocol):
 
     async def start_feed(self) -> str:
         """Number all runs, and every change from now on. Return the id of the feed. Does nothing the second time."""
-        ...
 
     async def changes(self, after: int, limit: int) -> list[Change]:
         """Return the changes with numbers above ``after``, in their order."""
-        ...
 
     async def newest(self) -> int:
         """Return the highest number that was ever given; 0 if there is no feed."""
-        ...
 
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
         """Return, for those runs that are left to a peer, the id of its store."""
-        ...
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
         """Return the runs that are left to a peer and have not ended, by id, from the one after ``after`` on."""
-        ...
 
     async def judges(self) -> set[str]:
         """Return the ids of all stores to which a run is left that has not ended."""
-        ...
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         """Delete those of these sessions that have ended and own nothing, whatever their age."""
-        ...
 
     async def usage(self, store: str) -> Usage:
         """Return the sum of a peer's contributions to the runs that are kept."""
-        ...
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
         """Return those runs to which a peer has contributed; the others were created here."""
-        ...
 
     async def came_from(self, store: str) -> list[Run]:
         """Return the runs that this store first received from a peer and that have not ended, by id."""
-        ...
 
     async def kinds(self) -> set[str]:
         """Return the kinds of all runs that are kept, as ``workflow@version``."""
-        ...
 
 
 def has_feed(store: Store) -> bool:

@@ -123,6 +123,9 @@ _RARE: dict[str, Any] = {
 }
 """Fields that have their default in most runs, which one comparison shows: ``_rare(fields) == _COMMON``."""
 
+_written_once = itemgetter(*FIXED[:-1])
+"""All columns that are written once but the last, which is the input."""
+
 _grant = itemgetter("created_by", "assigned_by", *_TIMES)
 _rare = itemgetter(*_RARE)
 _beside_output = itemgetter("story", "created_by", "assigned_by", *_TIMES, "scores", *_RARE)
@@ -332,21 +335,11 @@ def _avoided(names: tuple[str, ...]) -> str:
 
 def fixed(run: Run) -> tuple[Any, ...]:
     """Return the values of the columns that are written once, in the order of FIXED."""
-    return (
-        run.id,
-        run.workflow,
-        run.version,
-        run.created_at,
-        run.series,
-        run.key,
-        run.priority,
-        run.pinned,
-        run.timeout,
-        run.label,
-        run.batch,
-        run.uses,
-        to_text(run.input if type(run.input) is dict else dict(run.input)),
-    )
+    return (*_written_once(run.__dict__), _input_text(run))
+
+
+def _input_text(run: Run) -> str:
+    return to_text(run.input if type(run.input) is dict else dict(run.input))
 
 
 def row_of(run: Run) -> tuple[Any, ...]:
@@ -578,7 +571,7 @@ def grouped(runs: Sequence[Run]) -> list[RunGroup]:
             add = groups[-1].rows.append
         encoded, text = fields.get(INPUT_TEXT, _NO_TEXT)
         if encoded is not fields["input"]:
-            text = to_text(run.input if type(run.input) is dict else dict(run.input))
+            text = _input_text(run)
         add((fields["id"], fields["key"], text, fields["label"]))
     return groups
 

@@ -5,9 +5,9 @@
 ``membership``            the session of the device in the store: join, replace, drain, leave; the lock on its name;
                           what the machine measures of itself: system, cores and load, memory, battery
 ``health``                the circuit breaker: a failing device takes no more work
-``device_connection``     what the device asks of its fleet, as named operations; ``store_connection`` with the store,
+``device_connection``     what the device asks of its fleet, as named operations; the steps of an owner (claim, start,
+                          complete, fail, decline, release) as values; ``store_connection`` with the store,
                           ``gateway/gateway_connection.py`` without one, through a server
-``owner_steps``           the steps of an owner as values: claim, start, complete, fail, decline, release
 ``take_order``            what the device accepts now, its own score, and its order for offered runs
 ``lease``                 until when the device is certain of its runs, and how often it must renew
 ``heartbeat``             renews the lease, reports progress, follows the store's reply, stops what outlives the lease

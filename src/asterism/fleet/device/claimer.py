@@ -22,10 +22,9 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun, Unwritten
-from asterism.fleet.device.device_connection import DeviceConnection
+from asterism.fleet.device.device_connection import Claim, Decline, DeviceConnection, Refuse
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.owner_steps import Claim, Decline, Refuse
 from asterism.fleet.device.take_order import Acceptance, DeviceParts, OwnScore, TakeOrder, Unseen
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.workflows import UnknownWorkflow

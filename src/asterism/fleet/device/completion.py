@@ -22,8 +22,7 @@ from asterism.core.attempt_log import LogUpdate
 from asterism.core.errors import RunRefused
 from asterism.core.run.run import COMPLETED, Grant, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.device_connection import DeviceConnection, End
-from asterism.fleet.device.owner_steps import OwnerStep
+from asterism.fleet.device.device_connection import DeviceConnection, End, OwnerStep
 from asterism.store.protocol import ProgressReport, PutLog, StoredChunk
 from asterism.store.store_errors import StoreError
 

@@ -16,11 +16,10 @@ from asterism.core.run.session import OPEN, Session, election_ranks
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import settings
 from asterism.fleet.device import membership
-from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
-from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep
+from asterism.fleet.device.device_connection import STEP_TIMEOUT, Complete, DeviceStep, End, OwnerStep, Standing
 from asterism.fleet.device.take_order import LOOK_INTERVAL, EnoughSeen, TakeOrder
 from asterism.fleet.fleet import Fleet, InProcessDevice
-from asterism.fleet.limited_queue import LimitedQueue
+from asterism.fleet.stored_limits import LimitedQueue
 from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import (
     LIMITED,

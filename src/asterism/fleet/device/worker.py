@@ -31,20 +31,20 @@ from asterism.core.run.workflow import Workflow
 from asterism.execution.function_calls import log_source
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun, Unwritten
-from asterism.fleet.device.device_connection import DeviceConnection
-from asterism.fleet.device.executor import Executor, RunWork
-from asterism.fleet.device.health import DeviceHealth
-from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.owner_steps import (
+from asterism.fleet.device.device_connection import (
     BreakOff,
     Complete,
     Decline,
+    DeviceConnection,
     Disown,
     Fail,
     OwnerStep,
     Release,
     Start,
 )
+from asterism.fleet.device.executor import Executor, RunWork
+from asterism.fleet.device.health import DeviceHealth
+from asterism.fleet.device.lease import Lease
 from asterism.fleet.ledger import UnknownRun, blob_of, is_small
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.fleet.waiters import Consumer

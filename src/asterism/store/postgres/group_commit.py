@@ -11,6 +11,9 @@ match where all have to), each job is tried again alone, so that only that one f
 New runs in the text format of COPY: what the runs of a group share is written once and repeated as it is.
 
 The driver could encode the rows, but value by value, which takes longer than all else that is done for a new run.
+
+``Workers`` is the queue of calls behind it, and behind that of takes (``queue``): a task is started when a call comes
+and fewer than ``most`` are at work; it ends when the queue is empty.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import asyncpg
 
@@ -28,7 +33,6 @@ from asterism.store.dump_format import blobs_of, blobs_of_values
 from asterism.store.postgres.connection import Connection, ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, own_copy
 from asterism.store.postgres.schema import statements
-from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import (
     Contribution,
     ExpectRegister,
@@ -57,6 +61,71 @@ from asterism.store.row_codec import (
 )
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
+
+
+class Call:
+    """``future`` receives the result, or the error."""
+
+    __slots__ = ("future",)
+
+    future: asyncio.Future[Any]
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+AnyCall = TypeVar("AnyCall", bound=Call)
+
+
+class Workers(ABC, Generic[AnyCall]):
+    """A queue of calls, and up to ``most`` tasks that perform them at the same time."""
+
+    def __init__(self, connections: ConnectionPool, most: int) -> None:
+        self._connections = connections
+        self._most = most
+        self._queue: deque[AnyCall] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._working = 0
+
+    @abstractmethod
+    def _next_group(self) -> list[AnyCall]:
+        """Remove calls from the queue that are performed together, at least one."""
+
+    @abstractmethod
+    async def _perform(self, group: list[AnyCall], /) -> None:
+        """Perform calls and end each. If it raises, those that have not ended fail with that error."""
+
+    async def close(self) -> None:
+        """Perform the calls in the queue, and stop."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _enqueue(self, call: AnyCall) -> None:
+        self._queue.append(call)
+        if self._working < self._most:
+            self._working += 1
+            task = asyncio.create_task(self._work())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                group = self._next_group()
+                try:
+                    await self._perform(group)
+                except BaseException as error:
+                    for call in group:
+                        call.fail(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            self._working -= 1  # in the step that found the queue empty: no call is left behind
+
+
+# -- the jobs of a commit ---------------------------------------------------------------------------------------------
+
 
 COPIED_COLUMNS = (*VARYING, *SHARED)
 """The columns, in the order of ``copy_lines``."""

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
 from asterism.store.postgres.connection import Connection
+from asterism.store.postgres.group_commit import Call, Workers
 from asterism.store.postgres.schema import statements
-from asterism.store.postgres.workers import Call, Workers
 from asterism.store.protocol import TakeRequest
 from asterism.store.row_codec import COLUMNS, moving, run_of
 from asterism.store.store_errors import StoreCorrupt

@@ -45,6 +45,8 @@ from asterism.store.row_codec import (
 )
 
 _STATUSES = {str(status): status for status in RunStatus}
+_TEXTS = ("workflow", "device", "session", "series", "key", "id_like", "after", "until", "search", "batch")
+"""The fields of a query that are texts."""
 
 
 class Reads:
@@ -88,21 +90,9 @@ class Reads:
         return run_of(row) if row is not None else None
 
     async def find(self, query: Query) -> list[Run]:
-        texts = (
-            query.workflow,
-            query.device,
-            query.session,
-            query.series,
-            query.key,
-            query.id_like,
-            query.after,
-            query.until,
-            query.search,
-            query.batch,
-        )
-        if not all(text is None or storable(text) for text in texts):
-            return []
         if query.judged is False:  # this engine has no copies
+            return []
+        if not all(text is None or storable(text) for text in (getattr(query, name) for name in _TEXTS)):
             return []
         plain, quoted = (None, None) if query.search is None else searched(query.search)
         rows = await self._broad.fetch(
