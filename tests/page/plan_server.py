@@ -30,6 +30,7 @@ from asterism.core.errors import EditRejected, InvalidTask
 from asterism.server.page_routes import page_routes
 from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.request_guard import RequestGuard
+from asterism.server.service_routes import operations_of
 
 NOW = time.time
 PROGRESS = {
@@ -79,6 +80,8 @@ class PlanScene:
         self.posted: list[tuple[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.away = False
+        self.scopes = ["admin"]
+        self.paused: str | None = None
         self.resumed: list[str] = []
 
     def set(self, task: str, status: str, **facts: Any) -> None:
@@ -115,7 +118,7 @@ class PlanScene:
             counts[task["status"]] = counts.get(task["status"], 0) + 1
         return {
             **{"name": plan.id, "state": self.state, "state_text": self.state, "version": plan.version},
-            **{"position": str(len(self.events)), "owner": "laptop", "paused": None, "params": {}},
+            **{"position": str(len(self.events)), "owner": "laptop", "paused": self.paused, "params": {}},
             **{"started_at": self.began, "ended_at": None, "counts": counts, "tasks": tasks},
             "dependencies": [
                 {"source": dependency.source, "target": dependency.target, "on": dependency.on, "when": dependency.when}
@@ -144,7 +147,10 @@ class PlanServer:
         self.scene, self._layouts = scene, PlanLayouts()
         plan = "/api/v1/plans/{plan}"
         gets = {
-            "/api/v1/me": lambda request: {"name": "ann", "scopes": ["admin"]},
+            "/api/v1/me": lambda request: {"name": "ann", "scopes": scene.scopes, "logout": None},
+            "/api/v1/me/operations": lambda request: {
+                "operations": operations_of(frozenset(scene.scopes), request.query_params.get("plan"))
+            },
             "/api/v1/plans": self._plans,
             plan: lambda request: scene.view(),
             f"{plan}/versions": lambda request: {

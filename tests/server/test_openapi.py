@@ -206,6 +206,8 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/devices/invitations", {"name": "lab-*", "can": ["gpu"]})
         await ask("POST", "/devices/invitations", {"name": "plan@host"})
         await ask("POST", "/devices/{device}/revoke", {}, device="lab")
+        await ask("GET", "/me/operations")
+        await ask("GET", "/me/operations?plan=nightly")
         await ask("POST", "/logout")
         json_paths = {
             (endpoint.method, endpoint.full_path) for endpoint in endpoints() if endpoint.media == "application/json"

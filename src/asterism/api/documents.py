@@ -96,10 +96,19 @@ class Health(Document):
 
 
 class Me(Document):
+    """``logout`` is where a person who was logged in by a proxy logs out; null for others."""
+
     name: str
     scopes: list[str]
     kind: str
     expires_at: float
+    logout: str | None = None
+
+
+class Permissions(Document):
+    """The names of the operations that a caller may do."""
+
+    operations: list[str]
 
 
 class NewToken(Me):

@@ -41,11 +41,24 @@ class RedeemLogin(Request):
     code: str
 
 
+class ListPermissions(Request):
+    """With ``plan`` also the operations on this plan, which may need a scope that names it."""
+
+    plan: str | None = None
+
+
 class ServerOperations:
     """They have endpoints of their own, so they are not in the table of operations."""
 
     health = Operation(NoFields, documents.Health, "Whether the server can reach its store.", "GET /health")
     me = Operation(NoFields, documents.Me, "The credential of this client: name and scopes.", "GET /me")
+    list_permissions = Operation(
+        ListPermissions,
+        documents.Permissions,
+        "The names of the operations that the caller may do.",
+        "GET /me/operations",
+        needs="known",
+    )
     redeem_login = Operation(
         RedeemLogin,
         documents.NewToken,

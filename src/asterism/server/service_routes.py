@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -9,9 +10,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 
 from asterism import __version__
 from asterism.api import documents
-from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused
+from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused, allows
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.api.local.fleet_handlers import metrics_families
+from asterism.api.operation import path_fields
+from asterism.api.operations import OPERATIONS
 from asterism.api.plan_operations import MAX_EDITS, READ
 from asterism.base.openmetrics import CONTENT_TYPE, render
 from asterism.core.json_values import JsonObject
@@ -43,6 +46,26 @@ async def health(call: Call) -> Response:
 async def me(call: Call) -> Any:
     assert call.caller is not None
     return client_of(call.caller)
+
+
+class PermissionsQuery(BaseModel, extra="forbid"):
+    plan: str | None = Field(None, min_length=1, max_length=500, description="Also the operations on this plan.")
+
+
+async def list_permissions(call: Call) -> Any:
+    """What the page offers: it knows no scopes."""
+    assert call.caller is not None
+    return documents.Permissions(operations=operations_of(call.caller.scopes, call.query.plan))
+
+
+def operations_of(scopes: Collection[str], plan: str | None) -> list[str]:
+    """The names of the operations that scopes allow: in general, or also those on a plan."""
+    known = {} if plan is None else {"plan": plan}
+    return [
+        operation.name
+        for operation in OPERATIONS.values()
+        if known.keys() >= set(path_fields(operation.needs)) and allows(scopes, operation.needs.format(**known))
+    ]
 
 
 async def login(call: Call) -> Response:
@@ -164,6 +187,15 @@ async def layout_after(call: Call) -> Any:
 ENDPOINTS = (
     Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
     Endpoint("GET", "/me", me, "The caller: name and scopes.", needs="known", answer=documents.Me),
+    Endpoint(
+        "GET",
+        "/me/operations",
+        list_permissions,
+        "The names of the operations that the caller may do.",
+        needs="known",
+        query=PermissionsQuery,
+        answer=documents.Permissions,
+    ),
     Endpoint(
         "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
     ),

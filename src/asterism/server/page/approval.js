@@ -2,6 +2,7 @@
 import { post } from "./api.js";
 import { Diff } from "./batch_diff.js";
 import { Action } from "./parts.js";
+import { may } from "./permissions.js";
 import { html, useState } from "./ui.js";
 import { clock, costText, words } from "./words.js";
 
@@ -14,8 +15,8 @@ export function Approval({ item, name, done, show, change, cycle }) {
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
     <${Diff} edits=${item.batch.edits} />
     <${Facts} item=${item} cost=${cycle?.cost} />
-    <label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>
-    <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><button onClick=${() => change(item)}>Change…</button><${Action} kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
+    ${may("approve_edit") && html`<label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>`}
+    <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
 }
 
 // Why it waits, what its tasks cost and do, and what happens if nobody decides.

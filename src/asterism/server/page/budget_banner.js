@@ -1,6 +1,7 @@
 // A spent budget of the model that edits the plan: what is spent, since when, and what a person can do about it.
 import { post } from "./api.js";
 import { Action } from "./parts.js";
+import { may } from "./permissions.js";
 import { html, useState } from "./ui.js";
 import { clock, dollars, duration } from "./words.js";
 
@@ -19,8 +20,8 @@ export function BudgetBanner({ state, budget }) {
   const until = budget.held_until && ` Without a decision, the plan goes on without its editor at ${clock(budget.held_until)}.`;
   return html`<section class="hold-banner" aria-label="Budget of the editor">
     <p role="status"><b>The budget of the editor is spent${budget.held_why ? `: ${budget.held_why}` : ""}.</b> <small>The tasks below the ends that it reviews are held since ${clock(budget.held_since)}.${until}</small></p>
-    <span class="buttons"><button aria-expanded=${String(raising)} onClick=${() => setRaising(!raising)}>Raise it…</button>
-      <${Action} confirm="Ask the editor no more in this plan?" act=${() => decide({ without_editor: true })}>Go on without an editor<//></span>
+    <span class="buttons">${may("decide_budget") && html`<button data-operation="decide_budget" aria-expanded=${String(raising)} onClick=${() => setRaising(!raising)}>Raise it…</button>`}
+      <${Action} operation="decide_budget" confirm="Ask the editor no more in this plan?" act=${() => decide({ without_editor: true })}>Go on without an editor<//></span>
     ${raising && html`<${Limits} budget=${budget} raise=${decide} />`}
   </section>`;
 }
@@ -34,5 +35,5 @@ function Limits({ budget, raise }) {
   return html`<div class="limits">${limits.map(([name, [label, amount]]) => html`<label key=${name}><span>${label}</span>
       <input inputmode="decimal" autocomplete="off" aria-describedby=${`spent-${name}`} value=${typed[name] ?? String(budget.budget[name])} onInput=${(event) => setTyped({ ...typed, [name]: event.target.value })} />
       <small id=${`spent-${name}`}>${amount(budget.spent[name] ?? 0)} spent</small></label>`)}
-    <${Action} kind="primary" disabled=${!changed.length} act=${() => raise({ limits: text() })}>Set the budget<//></div>`;
+    <${Action} operation="decide_budget" kind="primary" disabled=${!changed.length} act=${() => raise({ limits: text() })}>Set the budget<//></div>`;
 }

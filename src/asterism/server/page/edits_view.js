@@ -5,6 +5,7 @@ import { Approval } from "./approval.js";
 import { Diff } from "./batch_diff.js";
 import { draftOf } from "./edit_draft.js";
 import { Action, Command, Empty, Failure, Status, Violations, useCalmRows, useList } from "./parts.js";
+import { may } from "./permissions.js";
 import { html, useState } from "./ui.js";
 import { clock, costText, duration, plural, words } from "./words.js";
 
@@ -27,8 +28,8 @@ export function EditsView({ state, draft }) {
   const last = (batches ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
     <div class="row-head"><h2>Edits</h2><span class="spring"></span>
-      <${Action} disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
-      <button class="primary" onClick=${() => compose(null)}>Make an edit</button></div>
+      <${Action} operation="undo_edit" disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
+      ${may("edit_plan") && html`<button class="primary" data-operation="edit_plan" onClick=${() => compose(null)}>Make an edit</button>`}</div>
     ${cost && html`<p class="cost-total"><b>Models in this plan</b> ${costText(cost)}</p>`}
     ${view.budget?.without_editor && html`<p class="note">The plan goes on without its editor${view.budget.decided_by ? `, decided by ${view.budget.decided_by}` : ""}.</p>`}
     ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} change=${change} cycle=${cycles.find((cycle) => cycle.id === one.cycle)} show=${addressOf(["plans", name, "graph"], { approval: one.id })} />`)}</section>`}
@@ -36,7 +37,7 @@ export function EditsView({ state, draft }) {
     <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
       <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
     ${history.problem && html`<${Failure} problem=${history.problem} retry=${history.read} />`}
-    ${batches && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`}
+    ${batches && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}>${may("edit_plan") && html`<p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
     <ol class="batches">${shown.map((one) => html`<${one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} />`)}</ol></section>
   </div>`;
@@ -86,6 +87,6 @@ function Cycle({ item, name, held, done, compose }) {
   return html`<article class="waiting"><p class="head"><b>Cycle ${item.id}</b> reviews the end of ${item.tasks.join(", ") || "no task"}${item.stuck ? " (no task can make progress)" : ""}
       <span class="spring"></span><time>${clock(item.opened_at)}</time></p>
     <p class="note">${item.claimed_by ? `Claimed by ${item.claimed_by}. ` : ""}${item.expires_at ? `It closes at ${clock(item.expires_at)} if nobody answers. ` : ""}${held.length ? `${plural(held.length, "task")} held: ${held.slice(0, 5).join(", ")}` : ""}</p>
-    <p class="buttons"><${Action} kind="primary" act=${async () => { await post([...path, "claim"]); compose({ id: item.id }); }}>Answer with edits…<//>
-      <${Action} act=${async () => { await post([...path, "answer"], { edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
+    <p class="buttons"><${Action} operation="claim_cycle" kind="primary" act=${async () => { await post([...path, "claim"]); compose({ id: item.id }); }}>Answer with edits…<//>
+      <${Action} operation="answer_cycle" act=${async () => { await post([...path, "answer"], { edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
 }

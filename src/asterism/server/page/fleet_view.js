@@ -4,16 +4,20 @@ import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
 import { get } from "./api.js";
 import { Command, Empty, Failure, Status, table, useCalmRows, useList } from "./parts.js";
+import { may } from "./permissions.js";
 import { SchedulesView } from "./schedules_view.js";
 import { html } from "./ui.js";
 import { ago, clock, plural, words } from "./words.js";
 
 const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
+export const tabsFor = () => Object.keys(TABS).filter((name) => may(`list_${name}`));
 
 export function FleetView({ fleet }) {
-  const tab = TABS[address.value.parts[1]] ? address.value.parts[1] : "devices";
+  const tabs = tabsFor();
+  const tab = tabs.includes(address.value.parts[1]) ? address.value.parts[1] : tabs[0];
+  if (!tab) return html`<div class="column"><${Empty} title="You may not see the fleet."><p>This needs the scope observe.</p><//></div>`;
   const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
-  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${text}>${text}</a>`)}</nav>
+  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${tabs.map((name) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${TABS[name]}>${TABS[name]}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
 }
 

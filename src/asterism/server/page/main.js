@@ -4,8 +4,10 @@ import { connection, me, post, signIn } from "./api.js";
 import { BudgetBanner } from "./budget_banner.js";
 import { EditsView } from "./edits_view.js";
 import { FleetState } from "./fleet_state.js";
-import { FleetView } from "./fleet_view.js";
+import { FleetView, tabsFor } from "./fleet_view.js";
 import { Action, Command, Dialog, Empty, Failure, Status } from "./parts.js";
+import { knowsPlan, may, readPermissions } from "./permissions.js";
+import { Person } from "./person.js";
 import { PlanState } from "./plan_state.js";
 import { PlanView } from "./plan_view.js";
 import { PlansView } from "./plans_view.js";
@@ -57,9 +59,10 @@ function Page() {
 function Header({ plan, view, help }) {
   const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined} data-text=${text}>${text}</a>`;
   return html`<header class="top"><a class="brand" href="#/plans"><img src="/page/star.svg" alt="" width="22" height="22" />Asterism</a>
-    <nav aria-label="Main">${link("Plans", ["plans"])}${link("Fleet", ["fleet", "devices"])}</nav>
+    <nav aria-label="Main">${me.value && html`${link("Plans", ["plans"])}${tabsFor().length > 0 && link("Fleet", ["fleet", tabsFor()[0]])}`}</nav>
     ${plan && html`<nav class="plan-nav" aria-label=${`Plan ${plan}`}><span class="plan-name" title=${plan}>${plan}</span>${Object.entries(VIEWS).map(([name, text]) => link(text, ["plans", plan, name]))}</nav>`}
     <span class="spring"></span>
+    <${Person} />
     <button class="plain" onClick=${() => setTheme(isDark() ? "light" : "dark")} aria-label=${isDark() ? "Light theme" : "Dark theme"} title=${isDark() ? "Light theme" : "Dark theme"}>${isDark() ? "☀" : "☾"}</button>
     <button class="plain" onClick=${help} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">?</button></header>`;
 }
@@ -77,10 +80,10 @@ function PlanPage({ name }) {
   const version = query.version ? Number(query.version) : null;
   const state = useMemo(() => new PlanState(name, version, query.opened), []);
   const draft = useMemo(() => signal(null), []);
-  useEffect(() => () => state.close(), []);
+  useEffect(() => { readPermissions(name).catch((problem) => { state.problem.value = problem; }); return () => state.close(); }, []);
   useEffect(() => { state.travel(version); }, [version]);
   const view = state.view.value;
-  if (!view || !state.layout.value) {
+  if (!view || !state.layout.value || !knowsPlan(name)) {
     return html`<main id="main" tabindex="-1">${state.problem.value ? html`<div class="column"><${Failure} problem=${state.problem.value} retry=${() => state.reload()} /></div>` : html`<p class="loading">Loading…</p>`}</main>`;
   }
   const select = (task) => go(["plans", name, "graph"], { task, version: query.version });
@@ -103,14 +106,14 @@ function PlanBar({ state, view, edit }) {
     <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
     ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
     <span class="spring"></span>
-    ${state.version === null && html`${edit && html`<button class="primary" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`)}
-      ${!ended && html`<${Action} kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
-      ${ended && failed > 0 && html`<${Action} act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
+    ${state.version === null && html`${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
+      ${!ended && html`<${Action} operation="cancel_plan" kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
+      ${ended && failed > 0 && html`<${Action} operation="retry_plan" act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
 }
 
 if (!location.hash) history.replaceState(null, "", "#/plans");
 address.value = { ...address.value, ...(address.value.parts.length ? {} : { parts: ["plans"] }) };
-await signIn().catch((problem) => { if (problem.status !== 401) connection.value = "lost"; });
+await Promise.all([signIn(), readPermissions()]).catch((problem) => { if (problem.status !== 401) connection.value = "lost"; });
 const root = document.getElementById("page");
 root.replaceChildren();
 render(html`<${Page} />`, root);

@@ -1,4 +1,5 @@
 // Small parts that several views share.
+import { may } from "./permissions.js";
 import { classes, cloneElement, html, useEffect, useRef, useState } from "./ui.js";
 import { mark, words } from "./words.js";
 
@@ -28,7 +29,8 @@ export function Violations({ items }) {
 }
 
 // A button whose action may fail or take a while; the failure is shown beside it.
-export function Action({ children, act, kind, confirm, disabled, title }) {
+// `operation` is what it asks of the server: only those who may do that have the button.
+export function Action({ children, act, kind, confirm, disabled, title, operation }) {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
   const [asking, setAsking] = useState(false);
@@ -44,7 +46,8 @@ export function Action({ children, act, kind, confirm, disabled, title }) {
       setBusy(false);
     }
   };
-  return html`<span class="action">
+  if (operation && !may(operation)) return null;
+  return html`<span class="action" data-operation=${operation}>
     ${asking
       ? html`<span class="confirm" role="group" aria-label=${confirm}>${confirm} <button class="danger" autofocus onClick=${run}>Yes</button> <button onClick=${() => setAsking(false)}>No</button></span>`
       : html`<button class=${kind} title=${title} disabled=${busy || disabled} onClick=${() => (confirm ? setAsking(true) : run())}>${children}</button>`}

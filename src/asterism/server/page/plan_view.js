@@ -10,6 +10,7 @@ import { FINISHED } from "./graph_folds.js";
 import { shownStatus } from "./graph_boxes.js";
 import { useFound } from "./group_elements.js";
 import { Command, Empty } from "./parts.js";
+import { may } from "./permissions.js";
 import { Head, TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
 import { effect, html, useEffect, useMemo, useRef, useState } from "./ui.js";
@@ -43,6 +44,7 @@ export function PlanView({ state, draft }) {
     const changed = edits.flatMap((edit) => [edit.task?.id, edit.task_id, edit.source, edit.target]).filter(Boolean);
     requestAnimationFrame(() => controls.current?.revealAll(changed));
   };
+  const editable = state.version === null && may("edit_plan");
   const waiting = state.version === null ? (view.approvals ?? []).find((one) => String(one.id) === query.approval) : undefined;
   useEffect(() => {
     if (waiting) show(waiting.batch.edits).catch(() => setPlanned(null)); // it may not fit the plan any more
@@ -66,7 +68,7 @@ export function PlanView({ state, draft }) {
         "/": () => search.current.focus(), "+": () => controls.current?.zoomBy(1.25), "=": () => controls.current?.zoomBy(1.25),
         "-": () => controls.current?.zoomBy(0.8), "0": () => controls.current?.fitAll(), f: () => setQuery({ finished: finished ? "" : "1" }),
         l: () => setQuery({ as: query.as === LIST ? "" : LIST }), g: () => controls.current?.focusBox(controls.current.first()),
-        e: () => state.version === null && compose([]), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
+        e: () => editable && compose([]), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
       }[event.key];
       if (!act) return;
       event.preventDefault();
@@ -84,12 +86,12 @@ export function PlanView({ state, draft }) {
   return html`<div class="plan-view">
     <${Toolbar} ...${{ state, query, search, controls, groups, collapsed, finished, found, collapse }} />
     <div class="plan-body">
-      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`
+      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet.">${editable && html`<p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, tasks: found?.tasks ?? view.tasks, more: found?.more, selected: query.task, select }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, found: found?.boxes ?? null, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
       : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} change=${(item) => { draft.value = draftOf(item); setQuery({ approval: "" }); }} />`
-      : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
+      : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${editable ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
         fold=${(group) => collapse([group])} open=${(group) => setQuery({ opened: [...opened, group].join("|"), task: "" })} />`}
     </div>
   </div>`;

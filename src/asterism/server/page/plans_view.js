@@ -1,7 +1,8 @@
 // The plans of the store.
 import { address, addressOf, setQuery } from "./address.js";
-import { get } from "./api.js";
+import { get, me } from "./api.js";
 import { Command, Empty, Failure, Status, useList } from "./parts.js";
+import { may } from "./permissions.js";
 import { html } from "./ui.js";
 import { ago, mark, plural, words } from "./words.js";
 
@@ -9,6 +10,18 @@ import { ago, mark, plural, words } from "./words.js";
 const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "edit")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
 
 export function PlansView({ fleet }) {
+  return may("list_plans") ? html`<${PlanList} fleet=${fleet} />` : html`<${OwnPlans} />`;
+}
+
+// For those who may edit some plans and read no others: the plans that their scopes name.
+function OwnPlans() {
+  const scopes = me.value?.scopes ?? [];
+  const plans = scopes.filter((scope) => /^edit:[^*?]+$/.test(scope)).map((scope) => scope.slice(5));
+  return html`<div class="column"><${Empty} title="You may not list the plans."><p>Your scopes are ${scopes.join(", ")}.${scopes.some((scope) => scope.startsWith("edit:")) ? " They let you open these plans, by their addresses:" : ""}</p>
+    <ul class="plain-list">${plans.map((name) => html`<li><a href=${addressOf(["plans", name, "graph"])}>${name}</a></li>`)}</ul><//></div>`;
+}
+
+function PlanList({ fleet }) {
   const { query } = address.value;
   const { items, problem, read } = useList(async () => (await get(["plans"], { limit: 500, ...(query.search ? { name: query.search } : {}) })).items, [fleet.changed.value, query.search]);
   if (problem && !items) return html`<div class="column"><${Failure} problem=${problem} retry=${read} /></div>`;

@@ -2,6 +2,7 @@
 import { address, setQuery } from "./address.js";
 import { get, post } from "./api.js";
 import { Action, Command, Empty, Failure, Field, Status, table, useCalmRows, useList } from "./parts.js";
+import { may } from "./permissions.js";
 import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ago, clock, duration, plural, value, words } from "./words.js";
@@ -20,7 +21,7 @@ export function RunsView({ fleet }) {
   const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`, (run) => run.id);
   return html`<div class="with-drawer"><div class="runs">
     <${Filters} query=${query} />
-    ${Object.keys(filter).length > 0 && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
+    ${may("act_on_runs") && Object.keys(filter).length > 0 && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new run")}</button></p>`}
     ${shown && !shown.length && (key === "{}"
@@ -71,7 +72,7 @@ function Bulk({ filter, count, more, done }) {
   };
   const all = `${more ? `${count} or more runs` : plural(count ?? 0, "run")} of this filter`;
   return html`<p class="bulk" role="group" aria-label="Actions on all runs of the filter">All ${all}:
-    ${["pause", "resume", "cancel", "retry"].map((action) => html`<${Action} kind=${action === "cancel" ? "danger" : ""} confirm=${`${action[0].toUpperCase()}${action.slice(1)} all ${all}?`} act=${act(action)}>${action[0].toUpperCase() + action.slice(1)}<//>`)}
+    ${["pause", "resume", "cancel", "retry"].map((action) => html`<${Action} operation="act_on_runs" kind=${action === "cancel" ? "danger" : ""} confirm=${`${action[0].toUpperCase()}${action.slice(1)} all ${all}?`} act=${act(action)}>${action[0].toUpperCase() + action.slice(1)}<//>`)}
     <span role="status">${told}</span></p>`;
 }
 
@@ -89,7 +90,7 @@ function RunDrawer({ id, changed }) {
     <${Head} title=${run?.label || run?.workflow || id} close=${close} heading=${heading} />
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
     ${run && html`<p class="drawer-status"><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} /></p>
-      <p class="buttons">${ended ? html`<${Action} act=${act("retry")}>Retry<//>` : html`${run.paused != null ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`}<${Action} kind="danger" confirm="Cancel this run?" act=${act("cancel")}>Cancel<//>`}</p>
+      <p class="buttons">${ended ? html`<${Action} operation="retry_run" act=${act("retry")}>Retry<//>` : html`${run.paused != null ? html`<${Action} operation="resume_run" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_run" act=${act("pause")}>Pause<//>`}<${Action} operation="cancel_run" kind="danger" confirm="Cancel this run?" act=${act("cancel")}>Cancel<//>`}</p>
       <dl class="facts">${fact("Run", id)}${fact("Device", run.device)}${fact("Series", run.series)}${fact("Created", `${clock(run.created_at)} by ${run.created_by ?? "unknown"}`)}${fact("Started", clock(run.started_at))}${fact("Ended", clock(run.ended_at))}${fact("Failures", run.failures)}</dl>
       ${items[1]?.reasons?.length > 0 && !ended && html`<section><h3>Why it waits</h3><ul class="plain-list">${items[1].reasons.map((one) => html`<li>${one.text ?? value(one)}</li>`)}</ul></section>`}
       ${run.error && html`<section><h3>Error</h3><pre class="data">${value(run.error)}</pre></section>`}

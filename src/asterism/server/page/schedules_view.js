@@ -23,5 +23,5 @@ const state = (one) => (one.paused != null ? html`<${Status} status="paused" tex
 
 function actions(one, read) {
   const act = (what) => async () => { await post(["schedules", one.name, what]); await read(); };
-  return html`<span class="buttons">${one.paused != null ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`}<${Action} act=${act("run")}>Run now<//></span>`;
+  return html`<span class="buttons">${one.paused != null ? html`<${Action} operation="resume_schedule" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_schedule" act=${act("pause")}>Pause<//>`}<${Action} operation="run_schedule" act=${act("run")}>Run now<//></span>`;
 }

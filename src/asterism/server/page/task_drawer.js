@@ -50,12 +50,12 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
       ${fact("Started", work && clock(work.begin))}${fact("Took", work && duration((work.end ?? Date.now() / 1000) - work.begin))}
       ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`<button class="link" onClick=${() => jump(data.group)}>${data.group}</button>${state.tasks.has(id) && html` <button class="link" onClick=${() => fold(data.group)}>collapse</button>`}`)}
     </dl>
-    ${!ENDED.has(data.status) && compose && html`<p class="buttons">
+    ${!ENDED.has(data.status) && compose && html`<p class="buttons" data-operation="edit_plan">
       <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>
       ${isOpen(data) && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
       <button onClick=${() => compose([{ op: "add_dependency", source: isOpen(data) ? "" : id, target: isOpen(data) ? id : "" }])}>Add a dependency</button>
       <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
-    ${ENDED.has(data.status) && state.version === null && ENDED_STATES.has(state.view.value.state) && html`<p class="buttons"><${Action} confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//></p>`}
+    ${ENDED.has(data.status) && state.version === null && ENDED_STATES.has(state.view.value.state) && html`<p class="buttons"><${Action} operation="retry_plan" confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//></p>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
     <${Attempts} items=${mine.executions} />
     <${AgentWork} agent=${mine.definition?.agent} />
