@@ -100,6 +100,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         for path in (
             "",
             "/story",
+            "/tasks",
             "/files",
             "/changes",
             "/wait",
