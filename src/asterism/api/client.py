@@ -29,34 +29,33 @@ from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
-
+from asterism.api import documents
 from asterism.api.client_errors import ApiError, ServerUnreachable, TryLater, error_of
-from asterism.api.operation import KEY_HEADER, VERSION_HEADER
-from asterism.base.http_answers import AnswerRefused
-from asterism.base.startup import VERSION
-from asterism.base.text import clean, masked_url
+from asterism.api.operation import (
+    API,
+    KEY_HEADER,
+    LARGEST_BODY,
+    VERSION_HEADER,
+    Blocking,
+    HttpForm,
+    Operation,
+    http_form,
+)
+from asterism.api.operations import Operations, ServerOperations
+from asterism.api.server_logins import token_for
+from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, AnswerRefused, bound_hook
+from asterism.base.https_session import is_loopback
+from asterism.base.loop_thread import LastingLoop
+from asterism.base.startup import VERSION, install_hint
+from asterism.base.text import clean, masked_url, path_part
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
+from asterism.core.record_codec import read_record
 
 try:
     import httpx
 except ImportError as missing:
-    from asterism.base.startup import install_hint
-    from asterism.core.errors import AsterismError
-
     raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
-
-from asterism.api import documents
-from asterism.api.operation import API, LARGEST_BODY, Blocking, HttpForm, Operation, http_form
-from asterism.api.operations import Operations, ServerOperations
-from asterism.api.server_logins import token_for
-from asterism.base.http_answers import ACCEPTED, LARGEST_SERVER_ANSWER, bound_hook
-from asterism.base.https_session import is_loopback
-from asterism.base.loop_thread import LastingLoop
-from asterism.base.text import path_part
-from asterism.core.errors import AsterismError
-from asterism.core.record_codec import read_record
 
 OnCut = Callable[[Exception], None]
 """Called with the error when a stream is cut, before it connects again."""

@@ -50,12 +50,13 @@ class Document:
 
 def document_of(kind: type[AnyDocument], *sources: object, **fields: Any) -> AnyDocument:
     """A document whose fields are the attributes of these objects with the same names, where ``fields`` does not give
-    them; of two objects that have one, the first counts."""
+    them; of two objects that have one, the first counts. Tuples of records are lists in documents."""
     for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
         if name not in fields:
             source = next((source for source in sources if hasattr(source, name)), None)
             if source is not None:
-                fields[name] = getattr(source, name)
+                value = getattr(source, name)
+                fields[name] = list(value) if type(value) is tuple else value
     return kind(**fields)
 
 

@@ -83,8 +83,7 @@ class OneDevice(Request):
     device: Name
 
 
-class ChangeDevice(Request):
-    device: Name
+class ChangeDevice(OneDevice):
     reason: Reason = ""
 
 

@@ -84,9 +84,9 @@ class Blocking:
 class Operation(Generic[Parameters, Request, Answer]):
     """``request`` is the class of what is asked, ``answer`` that of the document which answers. ``http`` is the method
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
-    caller have to satisfy (scopes.py): by default ``operate`` if it changes something, else ``observe``. ``edits``: it
-    counts against the edits per minute of a caller. ``secret``: its answer has a secret, so no server keeps it for a
-    repeated request. ``once``: no client repeats it, as a login, whose code the first request uses up."""
+    caller have to satisfy (``credentials.py``); by default its path says it. ``edits``: it counts against the edits per
+    minute of a caller. ``secret``: its answer has a secret, so no server keeps it for a repeated request. ``once``: no
+    client repeats it, as a login, whose code the first request uses up."""
 
     request: Callable[Parameters, Request]
     answer: type[Answer]
@@ -102,7 +102,7 @@ class Operation(Generic[Parameters, Request, Answer]):
 
     def __post_init__(self) -> None:
         if not self.needs:
-            object.__setattr__(self, "needs", "operate" if self.changes else "observe")
+            object.__setattr__(self, "needs", _need(self.changes, self.path))
 
     def __set_name__(self, owner: type, name: str) -> None:
         """It has the name of its attribute in the class of the operations on a noun, such as ``PlanListOperations``."""
@@ -146,6 +146,20 @@ class Operation(Generic[Parameters, Request, Answer]):
             return system.call(self, self.request(*positional, **named))
 
         return call
+
+
+READ = "observe plan {plan}"
+"""What reading a plan needs."""
+
+
+def _need(changes: bool, path: str) -> str:
+    """What an operation needs that does not say it: series have a scope of their own, and who may edit a plan may read
+    it."""
+    if path.startswith("/series"):
+        return "series" if changes else "observe series"
+    if changes:
+        return "operate"
+    return READ if path.startswith("/plans/{plan}") else "observe"
 
 
 # -- the http form of an operation -------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 else:  # a server reads JSON, and a command need not import what edits are made of
     Edit = Mapping[str, Any]
 
-READ = "observe plan {plan}"
 EDIT = "edit {plan}"
 MAX_EDITS = 5_000
 """How many edits one batch may have."""
@@ -130,47 +129,42 @@ MOST_TASKS = 1000
 Opened = Annotated[str, Limit(max_length=10_000), Doc("Large groups whose tasks are shown one by one, between `|`.")]
 
 
-class ShowPlan(Request):
+class OnePlan(Request):
+    plan: PlanName
+
+
+class ShowPlan(OnePlan):
     """Without ``tasks`` the lists of tasks and dependencies are empty. With ``folded`` a large group is one task, with
     counts of its elements, unless it is among ``opened``."""
 
-    plan: PlanName
     tasks: bool = True
     results: Annotated[bool, Doc("Also what the tasks returned.")] = False
     folded: bool = False
     opened: Opened = ""
 
 
-class OnePlan(Request):
-    plan: PlanName
-
-
-class CopyPlan(Request):
-    plan: PlanName
+class CopyPlan(OnePlan):
     results: Annotated[bool, Doc("Also what the tasks returned.")] = False
 
 
-class ShowVersion(Request):
-    plan: PlanName
+class ShowVersion(OnePlan):
     version: int
     folded: bool = False
     opened: Opened = ""
 
 
-class DrawPlan(Request):
+class DrawPlan(OnePlan):
     """``width`` is how many cells a line of a ``text`` may take."""
 
-    plan: PlanName
     form: Literal["text", "mermaid", "svg"] = "text"
     width: Annotated[int, Limit(ge=1, le=10_000)] = 80
     version: Annotated[int | None, Limit(ge=0, le=999_999_999), Doc("Default: as it is now.")] = None
     opened: Opened = ""
 
 
-class ListTasks(Request):
+class ListTasks(OnePlan):
     """``search`` is a part of the id, the description, the device or the status of a task."""
 
-    plan: PlanName
     group: Annotated[Name | None, Doc("Only the elements of this group.")] = None
     status: Annotated[str, Limit(max_length=100), Doc("Only tasks with this status, such as `failed`.")] = ""
     search: Annotated[str, Limit(max_length=200), Doc("Only tasks with this text in them.")] = ""
@@ -178,13 +172,11 @@ class ListTasks(Request):
     limit: Annotated[int, Limit(ge=1, le=MOST_TASKS)] = 100
 
 
-class ReadStory(Request):
-    plan: PlanName
+class ReadStory(OnePlan):
     task: Name | None = None
 
 
-class ReadChanges(Request):
-    plan: PlanName
+class ReadChanges(OnePlan):
     since: Annotated[str | None, Limit(max_length=40), Doc("A `position`, or `now`; default: the beginning.")] = None
     since_version: Annotated[
         int | None, Limit(ge=0, le=999_999_999), Doc("A version of the plan, in place of a position.")
@@ -195,8 +187,7 @@ class ReadChanges(Request):
     timeout: Wait = 0.0
 
 
-class OneTask(Request):
-    plan: PlanName
+class OneTask(OnePlan):
     task: TaskId
 
 
@@ -204,55 +195,45 @@ MOST_BYTES = 4 << 20
 """How much of a file one answer has at most."""
 
 
-class ListFiles(Request):
-    plan: PlanName
+class ListFiles(OnePlan):
     task: Annotated[Name | None, Doc("Only the files of this task.")] = None
 
 
-class ReadFile(Request):
-    plan: PlanName
-    task: TaskId
+class ReadFile(OneTask):
     output: Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of an output of the task.")]
     path: Annotated[str, Limit(min_length=1, max_length=4096), Doc("The path of one of its files.")]
     offset: Annotated[int, Limit(ge=0, le=1 << 60)] = 0
     limit: Annotated[int, Limit(ge=1, le=MOST_BYTES), Doc("At most so many bytes.")] = MOST_BYTES
 
 
-class ReadTaskLogs(Request):
-    plan: PlanName
-    task: TaskId
+class ReadTaskLogs(OneTask):
     after: Position = None
     attempt: Attempt = None
     timeout: Wait = 0.0
 
 
-class ReadPlanLogs(Request):
-    plan: PlanName
+class ReadPlanLogs(OnePlan):
     task: Annotated[Name | None, Doc("Only what this task printed.")] = None
     after: Position = None
     attempt: Attempt = None
     timeout: Wait = 0.0
 
 
-class WatchPlan(Request):
-    plan: PlanName
+class WatchPlan(OnePlan):
     timeout: Wait = 20.0
 
 
-class WatchCancel(Request):
-    plan: PlanName
+class WatchCancel(OnePlan):
     timeout: Wait = 0.0
 
 
-class ChangePlan(Request):
-    plan: PlanName
+class ChangePlan(OnePlan):
     reason: Reason = ""
 
 
-class RetryPlan(Request):
+class RetryPlan(OnePlan):
     """``from_tasks`` run again with everything below them; without them, what failed."""
 
-    plan: PlanName
     from_tasks: Annotated[list[str], Limit(max_length=MAX_EDITS)] = field(default_factory=list)
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
@@ -260,80 +241,65 @@ class RetryPlan(Request):
 
 class PlanOperations:
     submit_plan = Operation(SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", status=201)
-    show_plan = Operation(ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}", needs=READ)
+    show_plan = Operation(ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}")
     list_tasks = Operation(
         ListTasks,
         documents.Page[documents.PlanTask],
         "The tasks of a plan, some at a time: those of a large group, or those that failed.",
         "GET /plans/{plan}/tasks",
-        needs=READ,
     )
     copy_plan = Operation(
         CopyPlan,
         documents.PlanCopy,
         "A plan as Asterism writes it, for a program that shows it.",
         "GET /plans/{plan}/copy",
-        needs=READ,
     )
     read_changes = Operation(
         ReadChanges,
         documents.Changes,
         "What happened to a plan after a position; `timeout` waits for something new.",
         "GET /plans/{plan}/changes",
-        needs=READ,
     )
     list_versions = Operation(
         OnePlan,
         documents.Versions,
         "Every version of a plan, the edits that were rejected, and the closed edit cycles.",
         "GET /plans/{plan}/versions",
-        needs=READ,
     )
     show_version = Operation(
         ShowVersion,
         documents.PastPlan,
         "A plan as it was when a version was made.",
         "GET /plans/{plan}/versions/{version}",
-        needs=READ,
     )
     read_story = Operation(
         ReadStory,
         documents.Page[documents.StoryEntry],
         "What happened to a plan, or to one task.",
         "GET /plans/{plan}/story",
-        needs=READ,
     )
     show_task = Operation(
         OneTask,
         documents.Task,
         "A task of a plan, with its executions, result and story.",
         "GET /plans/{plan}/tasks/{task}",
-        needs=READ,
     )
     explain_task = Operation(
-        OneTask, documents.TaskWhy, "Why a task does not run.", "GET /plans/{plan}/tasks/{task}/why", needs=READ
+        OneTask, documents.TaskWhy, "Why a task does not run.", "GET /plans/{plan}/tasks/{task}/why"
     )
     list_files = Operation(
-        ListFiles,
-        documents.Page[documents.PlanFile],
-        "The files that tasks have made.",
-        "GET /plans/{plan}/files",
-        needs=READ,
+        ListFiles, documents.Page[documents.PlanFile], "The files that tasks have made.", "GET /plans/{plan}/files"
     )
     read_file = Operation(
-        ReadFile,
-        documents.FilePart,
-        "A part of a file that a task has made.",
-        "GET /plans/{plan}/files/part",
-        needs=READ,
+        ReadFile, documents.FilePart, "A part of a file that a task has made.", "GET /plans/{plan}/files/part"
     )
     read_task_logs = Operation(
-        ReadTaskLogs, documents.PlanLog, "What a task printed.", "GET /plans/{plan}/tasks/{task}/logs", needs=READ
+        ReadTaskLogs, documents.PlanLog, "What a task printed.", "GET /plans/{plan}/tasks/{task}/logs"
     )
     read_plan_logs = Operation(
-        ReadPlanLogs, documents.PlanLog, "What the tasks of a plan printed.", "GET /plans/{plan}/logs", needs=READ
+        ReadPlanLogs, documents.PlanLog, "What the tasks of a plan printed.", "GET /plans/{plan}/logs"
     )
-    draw_plan = Operation(DrawPlan, documents.Drawing, "Draw a plan.", "GET /plans/{plan}/drawing", needs=READ)
+    draw_plan = Operation(DrawPlan, documents.Drawing, "Draw a plan.", "GET /plans/{plan}/drawing")
     pause_plan = Operation(
         ChangePlan,
         documents.PlanState,
@@ -351,7 +317,6 @@ class PlanOperations:
         documents.Plan,
         "A plan without its tasks when it has ended, or as it is after a while.",
         "GET /plans/{plan}/wait",
-        needs=READ,
     )
     cancel_plan = Operation(ChangePlan, documents.PlanState, "Cancel a plan.", "POST /plans/{plan}/cancel")
     watch_cancel = Operation(
@@ -359,7 +324,6 @@ class PlanOperations:
         documents.Cancellation,
         "What has become of a request to cancel a plan: when it has ended, or after a while.",
         "GET /plans/{plan}/cancel",
-        needs=READ,
     )
     remove_plan = Operation(
         ChangePlan,
@@ -379,10 +343,9 @@ class PlanOperations:
 # -- editors -----------------------------------------------------------------------------------------------------------
 
 
-class EditPlan(Request):
+class EditPlan(OnePlan):
     """A batch of edits, all or none. With ``dry_run`` it is only checked."""
 
-    plan: PlanName
     edits: Edits
     reason: Reason = ""
     base_version: Annotated[int | None, Doc("The version that the author has seen.")] = None
@@ -391,31 +354,24 @@ class EditPlan(Request):
     timeout: Timeout = 10.0
 
 
-class UndoEdit(Request):
-    plan: PlanName
+class UndoEdit(OnePlan):
     reason: Reason = ""
     dry_run: bool = False
     timeout: Timeout = 10.0
 
 
-class EditorsOf(Request):
-    plan: PlanName
-
-
-class ClaimCycle(Request):
+class ClaimCycle(OnePlan):
     """``lease`` is how long other editors stay away, in seconds. To claim it again renews the claim."""
 
-    plan: PlanName
     cycle: CycleNumber
     lease: Annotated[float, Limit(gt=0, le=LONGEST_LEASE)] = 60.0
     author: Author = None
     timeout: Timeout = 10.0
 
 
-class AnswerCycle(Request):
+class AnswerCycle(OnePlan):
     """The edits of an answer; without any, the plan goes on as it is."""
 
-    plan: PlanName
     cycle: CycleNumber
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
@@ -424,15 +380,13 @@ class AnswerCycle(Request):
     timeout: Timeout = 10.0
 
 
-class ListApprovals(Request):
-    plan: PlanName
+class ListApprovals(OnePlan):
     all: Annotated[bool, Doc("Also the newest edits that were decided.")] = False
 
 
-class ApproveEdit(Request):
+class ApproveEdit(OnePlan):
     """``edits`` take the place of the edits that wait; without them, these are applied."""
 
-    plan: PlanName
     approval: ApprovalNumber
     edits: Annotated[Edits | None, Doc("Null: as they are.")] = None
     reason: Reason = ""
@@ -440,23 +394,20 @@ class ApproveEdit(Request):
     timeout: Timeout = 10.0
 
 
-class RefuseEdit(Request):
-    plan: PlanName
+class RefuseEdit(OnePlan):
     approval: ApprovalNumber
     reason: Reason = ""
     author: Author = None
     timeout: Timeout = 10.0
 
 
-class ListExchanges(Request):
-    plan: PlanName
+class ListExchanges(OnePlan):
     number: Annotated[int | None, Limit(ge=1, le=999_999_999), Doc("Only the exchange of this number.")] = None
 
 
-class DecideBudget(Request):
+class DecideBudget(OnePlan):
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
-    plan: PlanName
     limits: Annotated[str | None, Limit(max_length=200), Doc("New limits; the others stay.")] = None
     without_editor: Annotated[bool, Doc("The plan goes on without its editor.")] = False
     reason: Reason = ""
@@ -479,9 +430,7 @@ class EditOperations:
         needs=EDIT,
         edits=True,
     )
-    list_cycles = Operation(
-        EditorsOf, documents.Cycles, "The open edit cycles.", "GET /plans/{plan}/cycles", needs=READ
-    )
+    list_cycles = Operation(OnePlan, documents.Cycles, "The open edit cycles.", "GET /plans/{plan}/cycles")
     claim_cycle = Operation(
         ClaimCycle,
         documents.CycleDetails,
@@ -502,7 +451,6 @@ class EditOperations:
         documents.Page[documents.WaitingEdit],
         "Edits that wait for a person.",
         "GET /plans/{plan}/approvals",
-        needs=READ,
     )
     approve_edit = Operation(
         ApproveEdit,
@@ -515,18 +463,16 @@ class EditOperations:
         RefuseEdit, documents.WaitingEdit, "Drop an edit that waits.", "POST /plans/{plan}/approvals/{approval}/refuse"
     )
     show_budget = Operation(
-        EditorsOf,
+        OnePlan,
         documents.EditorBudget,
         "What the model that edits a plan may spend, and has spent.",
         "GET /plans/{plan}/budget",
-        needs=READ,
     )
     list_exchanges = Operation(
         ListExchanges,
         documents.Page[documents.Exchange],
         "The exchanges with the model that edits a plan, or one of them.",
         "GET /plans/{plan}/exchanges",
-        needs=READ,
     )
     decide_budget = Operation(
         DecideBudget,

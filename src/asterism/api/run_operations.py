@@ -108,8 +108,7 @@ class OneRun(Request):
     run: RunId
 
 
-class WaitRun(Request):
-    run: RunId
+class WaitRun(OneRun):
     timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
@@ -117,20 +116,17 @@ class PruneRuns(Request):
     older_than: Annotated[float, Limit(ge=0), Doc("The least age since the end, in seconds.")]
 
 
-class ChangeRun(Request):
-    run: RunId
+class ChangeRun(OneRun):
     reason: Reason = ""
 
 
-class MoveRun(Request):
-    run: RunId
+class MoveRun(OneRun):
     device: Name
     stop: Annotated[bool, Doc("If a device works on the run, stop it there first.")] = False
     reason: Reason = ""
 
 
-class ReadRunLogs(Request):
-    run: RunId
+class ReadRunLogs(OneRun):
     after: After = None
     attempt: Annotated[int | None, Limit(ge=1, le=1_000_000)] = None
     timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
@@ -153,26 +149,22 @@ class OneBatch(Request):
     batch: BatchName
 
 
-class WaitBatch(Request):
-    batch: BatchName
+class WaitBatch(OneBatch):
     timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
-class CancelBatch(Request):
-    batch: BatchName
+class CancelBatch(OneBatch):
     after: After = None
     reason: Reason = ""
 
 
-class RetryBatch(Request):
-    batch: BatchName
+class RetryBatch(OneBatch):
     failed: Annotated[bool, Doc("Leave runs alone that were cancelled.")] = False
     after: After = None
     reason: Reason = ""
 
 
-class ReadBatchResults(Request):
-    batch: BatchName
+class ReadBatchResults(OneBatch):
     after: After = None
     limit: Annotated[int, Limit(ge=1, le=MOST_AT_ONCE)] = 100
 
@@ -205,18 +197,16 @@ class OneLimit(Request):
     limit: LimitName
 
 
-class SetLimit(Request):
+class SetLimit(OneLimit):
     """A limit has a size, a rate, or both."""
 
-    limit: LimitName
     size: Annotated[int | None, Limit(ge=0), Doc("How much may be in use at a time; 0 lets nothing begin.")] = None
     rate: Annotated[int | None, Limit(ge=1), Doc("How much may begin within any period.")] = None
     period: Annotated[float | None, Limit(gt=0), Doc("The period of the rate, in seconds.")] = None
     reason: Reason = ""
 
 
-class RemoveLimit(Request):
-    limit: LimitName
+class RemoveLimit(OneLimit):
     reason: Reason = ""
 
 

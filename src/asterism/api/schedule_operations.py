@@ -23,8 +23,11 @@ LARGEST_FILE = 900_000
 ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
 
 
-class ShowSchedule(Request):
+class OneSchedule(Request):
     schedule: ScheduleName
+
+
+class ShowSchedule(OneSchedule):
     times: Annotated[int, Limit(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
     text: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
 
@@ -64,15 +67,13 @@ class AddSchedule(Request):
     reason: Reason = ""
 
 
-class ChangeSchedule(Request):
-    schedule: ScheduleName
+class ChangeSchedule(OneSchedule):
     reason: Reason = ""
 
 
-class BackfillSchedule(Request):
+class BackfillSchedule(OneSchedule):
     """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
 
-    schedule: ScheduleName
     first: Annotated[str, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01.")]
     last: Annotated[str | None, Limit(max_length=40), Doc("The last day or time; default: now.")] = None
     every: Annotated[
@@ -83,10 +84,9 @@ class BackfillSchedule(Request):
     reason: Reason = ""
 
 
-class ListTicks(Request):
+class ListTicks(OneSchedule):
     """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
 
-    schedule: ScheduleName
     first: Annotated[
         str | None, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01; default: 30 days ago.")
     ] = None
@@ -95,10 +95,6 @@ class ListTicks(Request):
     ] = None
     after: Annotated[int | None, Doc("The `next` of the page before.")] = None
     limit: Annotated[int, Limit(ge=1, le=MOST_TICKS)] = 500
-
-
-class ShowBackfill(Request):
-    schedule: ScheduleName
 
 
 class ScheduleOperations:
@@ -150,7 +146,7 @@ class ScheduleOperations:
         status=201,
     )
     show_backfill = Operation(
-        ShowBackfill, documents.Backfill, "The last backfill of a schedule.", "GET /schedules/{schedule}/backfill"
+        OneSchedule, documents.Backfill, "The last backfill of a schedule.", "GET /schedules/{schedule}/backfill"
     )
     cancel_backfill = Operation(
         ChangeSchedule,

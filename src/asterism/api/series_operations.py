@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, NoFields, Operation, Reason
+from asterism.api.operation import Limit, NoFields, Operation, Parameters, Reason
 from asterism.api.quick_dataclass import Request
+
+Changing = TypeVar("Changing", bound="Change")
 
 SHORTEST_LEASE, LONGEST_LEASE = 0.001, 3650 * 86_400.0
 LONGEST_DEADLINE = 50.0
@@ -23,8 +26,7 @@ class OneSeries(Request):
     series: SeriesName
 
 
-class ListSeriesChanges(Request):
-    series: SeriesName
+class ListSeriesChanges(OneSeries):
     limit: Annotated[int, Limit(ge=1, le=1000)] = 20
 
 
@@ -75,77 +77,35 @@ class RebuildSeries(Change):
     active: Annotated[Issue | None, Doc("The issue that is being worked on.")] = None
 
 
-READ = "observe series"
+def _change(
+    request: Callable[Parameters, Changing], verb: str, text: str
+) -> Operation[Parameters, Changing, documents.SeriesOutcome]:
+    return Operation(request, documents.SeriesOutcome, text, f"POST /series/{{series}}/{verb}")
 
 
 class SeriesOperations:
-    list_series = Operation(NoFields, documents.Page[documents.Series], "List series.", "GET /series", needs=READ)
-    show_series = Operation(OneSeries, documents.SeriesDetails, "A series.", "GET /series/{series}", needs=READ)
+    list_series = Operation(NoFields, documents.Page[documents.Series], "List series.", "GET /series")
+    show_series = Operation(OneSeries, documents.SeriesDetails, "A series.", "GET /series/{series}")
     list_series_changes = Operation(
         ListSeriesChanges,
         documents.Page[documents.SeriesChange],
         "The last changes of a series, newest first.",
         "GET /series/{series}/history",
-        needs=READ,
     )
-    claim_series = Operation(
-        ClaimSeries,
-        documents.SeriesOutcome,
-        "Claim a series for an issue: it becomes active, or waits in the queue.",
-        "POST /series/{series}/claim",
-        needs="series",
+    claim_series = _change(
+        ClaimSeries, "claim", "Claim a series for an issue: it becomes active, or waits in the queue."
     )
-    release_series = Operation(
-        ReleaseSeries,
-        documents.SeriesOutcome,
-        "Release an issue; the next one of the queue becomes active.",
-        "POST /series/{series}/release",
-        needs="series",
-    )
-    promote_series = Operation(
-        PromoteSeries,
-        documents.SeriesOutcome,
-        "Make the first issue of the queue active, if none is.",
-        "POST /series/{series}/promote",
-        needs="series",
-    )
-    pause_series = Operation(
-        PauseSeries,
-        documents.SeriesOutcome,
-        "Promote no issue until the series is resumed.",
-        "POST /series/{series}/pause",
-        needs="series",
-    )
-    resume_series = Operation(
-        ResumeSeries,
-        documents.SeriesOutcome,
-        "End a pause, and promote the first issue of the queue.",
-        "POST /series/{series}/resume",
-        needs="series",
-    )
-    front_series = Operation(
-        FrontSeries,
-        documents.SeriesOutcome,
-        "Move a waiting issue to the head of the queue.",
-        "POST /series/{series}/front",
-        needs="series",
-    )
-    rebuild_series = Operation(
-        RebuildSeries,
-        documents.SeriesOutcome,
-        "Write the state of a series again from its open issues.",
-        "POST /series/{series}/rebuild",
-        needs="series",
-    )
+    release_series = _change(ReleaseSeries, "release", "Release an issue; the next one of the queue becomes active.")
+    promote_series = _change(PromoteSeries, "promote", "Make the first issue of the queue active, if none is.")
+    pause_series = _change(PauseSeries, "pause", "Promote no issue until the series is resumed.")
+    resume_series = _change(ResumeSeries, "resume", "End a pause, and promote the first issue of the queue.")
+    front_series = _change(FrontSeries, "front", "Move a waiting issue to the head of the queue.")
+    rebuild_series = _change(RebuildSeries, "rebuild", "Write the state of a series again from its open issues.")
 
 
-CHANGES: dict[type[Change], Operation[Any, Any, documents.SeriesOutcome]] = {
-    ClaimSeries: SeriesOperations.claim_series,
-    ReleaseSeries: SeriesOperations.release_series,
-    PromoteSeries: SeriesOperations.promote_series,
-    PauseSeries: SeriesOperations.pause_series,
-    ResumeSeries: SeriesOperations.resume_series,
-    FrontSeries: SeriesOperations.front_series,
-    RebuildSeries: SeriesOperations.rebuild_series,
+CHANGES: dict[Any, Operation[Any, Any, documents.SeriesOutcome]] = {
+    operation.request: operation
+    for operation in vars(SeriesOperations).values()
+    if isinstance(operation, Operation) and operation.answer is documents.SeriesOutcome
 }
 """The operation of each request that changes a series."""

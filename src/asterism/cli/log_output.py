@@ -11,16 +11,13 @@ from typing import Any
 import click
 from rich.text import Text
 
-from asterism.api.documents import LogEntry, TaskLogEntry
+from asterism.api.documents import LogEntry, RunLog, TaskLogEntry
 from asterism.api.system import System
 from asterism.base.status_colours import DIM
 from asterism.base.text import clean, echo_data, json_text, short
 from asterism.cli.cli_context import ask_again, format_clock, note, refuse_options
 from asterism.cli.screen import Screen
-from asterism.core.attempt_log import LogLine, LogReader
-from asterism.core.json_values import JsonObject
-from asterism.core.run.run import Run
-from asterism.fleet.fleet import Fleet, attempt_number
+from asterism.core.attempt_log import LogLine
 from asterism.report.log_text import log_text
 
 FOLLOW_TIMEOUT = 20.0
@@ -45,40 +42,19 @@ def read_log_options(as_json: bool, chosen: Mapping[str, Any]) -> LogOptions:
     return LogOptions(**chosen, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """A line of a run; ``task`` is the task that the run executes, if it is one of a plan."""
-
-    run: str
-    task: str | None
-    attempt: int
-    line: LogLine
-
-    def to_json(self) -> JsonObject:
-        line = self.line
-        task = {} if self.task is None else {"task": self.task}
-        return {"run": self.run, **task, "attempt": self.attempt, **line._asdict()}
+def run_lines(page: RunLog) -> list[TaskLogEntry]:
+    """The lines of a run, which is the run of no task here."""
+    return [TaskLogEntry(**vars(entry), run=page.run, task="") for entry in page.items]
 
 
-class RunLogReader:
-    """Reads the log of one run from where it stopped the last time."""
+def line_text(entry: LogEntry) -> Text:
+    return log_text(LogLine(entry.at, entry.stream, entry.text))
 
-    def __init__(self, fleet: Fleet, run: Run, task: str | None = None, before: int = 0) -> None:
-        self._fleet, self._task, self._before = fleet, task, before
-        self.run = run
-        self._readers: dict[int, LogReader] = {}
 
-    async def read(self) -> list[RunLine]:
-        """The lines that are new."""
-        last = max(self._readers, default=0)
-        after = (last, self._readers[last].seen) if last else (0, 0)
-        lines: list[RunLine] = []
-        for stored in await self._fleet.store.log(self.run.id, after=after):
-            reader = self._readers.setdefault(stored.epoch, LogReader())
-            attempt = self._before + attempt_number(self.run, stored.epoch)
-            chunk = await self._fleet.log_chunk(stored)
-            lines += [RunLine(self.run.id, self._task, attempt, line) for line in reader.read([chunk])]
-        return lines
+def _line_json(entry: TaskLogEntry) -> str:
+    task = {"task": entry.task} if entry.task else {}
+    line = {"attempt": entry.attempt, "at": entry.at, "stream": entry.stream, "text": entry.text}
+    return json_text({"run": entry.run, **task, **line}, encoding=sys.stdout.encoding)
 
 
 class LogPrinter:
@@ -91,33 +67,31 @@ class LogPrinter:
         self._attempt: tuple[str, int] | None = None
         self.printed = 0
 
-    def print(self, entries: Sequence[RunLine]) -> None:
-        chosen = [entry for entry in entries if entry.line.at >= self._begin]
+    def print(self, entries: Sequence[TaskLogEntry]) -> None:
+        chosen = [entry for entry in entries if entry.at >= self._begin]
         self.printed += len(chosen)
         if self._options.as_json:
             for entry in chosen:
-                click.echo(json_text(entry.to_json(), encoding=sys.stdout.encoding))
+                click.echo(_line_json(entry))
         elif self._screen is None:
             if chosen:
-                parts = [
-                    part for entry in chosen for part in (*self._heading(entry), self._prefix(entry) + entry.line.text)
-                ]
+                parts = [part for entry in chosen for part in (*self._heading(entry), self._prefix(entry) + entry.text)]
                 echo_data("\n".join(parts))
         else:
             for entry in chosen:
                 for heading in self._heading(entry):
                     self._screen.say(Text(heading, DIM))
-                self._screen.say(Text(clean(self._prefix(entry)), DIM).append_text(log_text(entry.line)))
+                self._screen.say(Text(clean(self._prefix(entry)), DIM).append_text(line_text(entry)))
 
-    def _heading(self, entry: RunLine) -> list[str]:
+    def _heading(self, entry: TaskLogEntry) -> list[str]:
         """A line between two attempts at one run."""
         before, self._attempt = self._attempt, (entry.run, entry.attempt)
         if self._several or before in (None, self._attempt):
             return []
         return [f"-- attempt {entry.attempt} --"]
 
-    def _prefix(self, entry: RunLine) -> str:
-        time = f"{format_clock(entry.line.at)} {entry.line.stream:<6} " if self._options.times else ""
+    def _prefix(self, entry: TaskLogEntry) -> str:
+        time = f"{format_clock(entry.at)} {entry.stream:<6} " if self._options.times else ""
         again = f" ({entry.attempt})" if entry.attempt > 1 else ""
         return f"{time}{entry.task}{again} | " if self._several else time
 
@@ -129,9 +103,8 @@ async def print_run_log(system: System, run: str, options: LogOptions) -> None:
     page = await system.read_run_logs(run, attempt=options.attempt)
     printer = LogPrinter(options, page.now or 0.0, several=False)
     while True:
-        lines = [run_line(page.run, None, entry) for entry in page.items]
-        printer.print(lines)
-        if not lines and (page.ended or not options.follow):
+        printer.print(run_lines(page))
+        if not page.items and (page.ended or not options.follow):
             break
         ask = partial(system.read_run_logs, page.run, page.next, options.attempt, timeout)
         page = await (ask_again(ask) if options.follow else ask())
@@ -151,7 +124,7 @@ async def print_plan_log(system: System, name: str, task: str | None, options: L
         batch += page.items
         if not page.more:  # all that there is now, in the order of time
             batch.sort(key=lambda line: line.at)
-            printer.print([run_line(line.run, line.task, line) for line in batch])
+            printer.print(batch)
             batch = []
             if not options.follow or (page.ended and not page.items):
                 break
@@ -162,10 +135,6 @@ async def print_plan_log(system: System, name: str, task: str | None, options: L
         what = f"Plan {name!r}" if task is None else f"Task {task!r} of plan {name!r}"
         why = "" if page.executed else "; it has not started, or its runs were pruned"
         note(f"{what} has printed nothing{_chosen(options)}{why}.")
-
-
-def run_line(run: str, task: str | None, entry: LogEntry) -> RunLine:
-    return RunLine(run, task, entry.attempt, LogLine(entry.at, entry.stream, entry.text))
 
 
 def _chosen(options: LogOptions) -> str:

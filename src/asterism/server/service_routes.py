@@ -13,9 +13,9 @@ from asterism.api import documents
 from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused, allows
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.api.local.fleet_handlers import metrics_families
-from asterism.api.operation import path_fields
+from asterism.api.operation import READ, path_fields
 from asterism.api.operations import OPERATIONS
-from asterism.api.plan_operations import MAX_EDITS, READ
+from asterism.api.plan_operations import MAX_EDITS
 from asterism.base.openmetrics import CONTENT_TYPE, render
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation

@@ -126,7 +126,7 @@ async def _edit(
 # -- edit cycles -------------------------------------------------------------------------------------------------------
 
 
-async def list_cycles(system: LocalSystem, request: declared.EditorsOf) -> documents.Cycles:
+async def list_cycles(system: LocalSystem, request: declared.OnePlan) -> documents.Cycles:
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
     items = [read_record(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
@@ -190,7 +190,7 @@ async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> docu
 # -- budgets -----------------------------------------------------------------------------------------------------------
 
 
-async def show_budget(system: LocalSystem, request: declared.EditorsOf) -> documents.EditorBudget:
+async def show_budget(system: LocalSystem, request: declared.OnePlan) -> documents.EditorBudget:
     await read_head(system.fleet.store, request.plan)
     account = await read_account(system.fleet.store, request.plan)
     if account is None:

@@ -265,7 +265,7 @@ def story_documents(
 
 def cycle_document(cycle: EditCycle) -> documents.Cycle:
     expires_at = cycle.expires_at if math.isfinite(cycle.expires_at) else None
-    return document_of(documents.Cycle, cycle, expires_at=expires_at, tasks=list(cycle.tasks))
+    return document_of(documents.Cycle, cycle, expires_at=expires_at)
 
 
 # -- editors -----------------------------------------------------------------------------------------------------------
@@ -279,7 +279,6 @@ def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit
             documents.ClosedCycle,
             cycle,
             closed_at=cycle.closed_at or cycle.opened_at,
-            tasks=list(cycle.tasks),
             version=approved.get(cycle.id) if version is None else version,
             cost=None if cycle.cost is None else document_of(documents.EditorCost, cycle.cost),
         )

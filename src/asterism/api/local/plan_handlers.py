@@ -21,11 +21,10 @@ from asterism.api import plan_operations as declared
 from asterism.api.documents import PlanLog, TaskLogEntry, document_of
 from asterism.api.local import edit_handlers, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
-from asterism.api.local.run_handlers import run_advice
+from asterism.api.local.run_handlers import LOG_BEGIN, MOST_LINES, LogPlace, new_lines, run_advice
 from asterism.api.system import LocalSystem
 from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
-from asterism.core.attempt_log import LogReader
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
@@ -50,7 +49,7 @@ from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet import retention
-from asterism.fleet.fleet import Fleet, attempt_number
+from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.store.protocol import Notice
 
@@ -413,9 +412,6 @@ async def _state(system: LocalSystem, name: str, **more: Any) -> documents.PlanS
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 
-MOST_LINES = 5_000
-"""After so many lines an answer ends."""
-
 SETTLED_AFTER = 5.0
 """Executions are read in the order of their ids, which begin with the time. After so many seconds none comes before."""
 
@@ -429,7 +425,7 @@ class LogPosition:
     were read, by execution."""
 
     read: str = ""
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    places: dict[str, LogPlace] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str | None) -> LogPosition:
@@ -466,7 +462,7 @@ async def plan_log(
         ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
         executions = await task_runs(fleet.store, plan, task)
         position = LogPosition.parse(after)
-        items, more = await _new_lines(fleet, executions, position, attempt)
+        items, more = await _plan_lines(fleet, executions, position, attempt)
         if items or ended or last:
             break
     return PlanLog(
@@ -479,7 +475,7 @@ async def plan_log(
     )
 
 
-async def _new_lines(
+async def _plan_lines(
     fleet: Fleet, executions: list[TaskRun], position: LogPosition, attempt: int | None
 ) -> tuple[list[TaskLogEntry], bool]:
     """The lines after a position, which moves on, and whether there are more."""
@@ -491,26 +487,13 @@ async def _new_lines(
         if len(items) >= MOST_LINES:
             return items, True
         if position.is_new(run.id):
-            lines, place = await _lines_of(fleet, execution, position.places.get(run.id, (0, 0)))
-            items += [line for line in lines if attempt in (None, line.attempt)]
-            position.places[run.id] = place
+            begin, before = position.places.get(run.id, LOG_BEGIN), execution.before
+            wanted = None if attempt is None else attempt - before
+            lines, position.places[run.id] = await new_lines(fleet, run, begin, attempt=wanted)
+            about = {"run": run.id, "task": execution.task}
+            items += [document_of(TaskLogEntry, line, attempt=before + line.attempt, **about) for line in lines]
         all_read = all_read and run.ended and run.id < settled
         if all_read:
             position.read = max(position.read, run.id)
             position.places.pop(run.id, None)
     return items, False
-
-
-async def _lines_of(
-    fleet: Fleet, execution: TaskRun, place: tuple[int, int]
-) -> tuple[list[TaskLogEntry], tuple[int, int]]:
-    """The lines of one execution after a place, and the place where they end."""
-    run, (epoch, seen) = execution.run, place
-    items: list[TaskLogEntry] = []
-    for chunk in await fleet.store.log(run.id, after=place):
-        reader = LogReader(seen if chunk.epoch == epoch else 0)
-        number = execution.before + attempt_number(run, chunk.epoch)
-        lines = reader.read([await fleet.log_chunk(chunk)])
-        items += [TaskLogEntry(run=run.id, task=execution.task, attempt=number, **line._asdict()) for line in lines]
-        epoch, seen = chunk.epoch, reader.seen
-    return items, (epoch, seen)

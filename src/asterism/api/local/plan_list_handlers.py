@@ -64,7 +64,6 @@ def plan_summary(plan: ListedPlan | UnreadablePlan) -> documents.PlanSummary:
         summary,
         state=plan.state_name,
         state_text=plan.state,
-        tags=list(summary.tags),
         owner=owner.device if owner is not None else None,
         heard_at=owner.beat_at if owner is not None else None,
         last_owner=summary.device if owner is None and not summary.closed else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import shlex
 from collections import Counter
@@ -127,7 +128,6 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "completed_at": run.ended_at if run.status is COMPLETED else None,
         "failed_at": run.ended_at if run.status is FAILED and not run.cancelled else None,
         "cancelled_at": run.ended_at if run.cancelled else None,
-        "avoid": list(run.avoid),
         "declined": dict(run.declined),
         "previous_assignments": [document_of(documents.PreviousAssignment, assignment) for assignment in run.previous],
         "scores": dict(run.scores),
@@ -282,15 +282,16 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
 
 async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> documents.RunLog:
     fleet, run_id = system.fleet, (await find_run(system.fleet, request.run)).id
+    after = _place(request.after)
     async for last in Looks(fleet.clock, interval=LOG_INTERVAL, timeout=request.timeout):
         run = await fleet.run(run_id)  # before its log: the last lines come with the end
-        items, position = await _new_lines(fleet, run, request)
+        items, (epoch, seen) = await new_lines(fleet, run, after, attempt=request.attempt, most=MOST_LINES)
         if items or run.ended or last:
             break
     elsewhere = has_feed(fleet.store) and bool(await feed_of(fleet.store).left_to([run_id]))
     return documents.RunLog(
         items=items,
-        next=position,
+        next=f"{epoch}.{seen}",
         now=fleet.store.clock(),
         run=run_id,
         status=run.reported_status,
@@ -299,28 +300,36 @@ async def read_run_logs(system: LocalSystem, request: declared.ReadRunLogs) -> d
     )
 
 
-async def _new_lines(
-    fleet: Fleet, run: Run, request: declared.ReadRunLogs
-) -> tuple[list[documents.LogEntry], str | None]:
-    """The lines after a position ``EPOCH.LINE``, and the position where the next part begins."""
-    epoch, seen = _position(request.after)
+LogPlace = tuple[int, int]
+"""A place in the log of a run: an epoch, and how many of its lines come before."""
+
+LOG_BEGIN: LogPlace = (0, 0)
+
+
+async def new_lines(
+    fleet: Fleet, run: Run, after: LogPlace, *, attempt: int | None = None, most: float = math.inf
+) -> tuple[list[documents.LogEntry], LogPlace]:
+    """The lines of a run after a place, or those of one attempt, and the place where they end. No part of the log is
+    read once there are ``most`` lines."""
+    epoch, seen = after
     items: list[documents.LogEntry] = []
-    for stored in await fleet.store.log(run.id, after=(epoch, seen)):
-        attempt = attempt_number(run, stored.epoch)
-        if request.attempt not in (None, attempt):
+    for stored in await fleet.store.log(run.id, after=after):
+        number = attempt_number(run, stored.epoch)
+        if attempt not in (None, number):
             continue
-        if len(items) >= MOST_LINES:
+        if len(items) >= most:
             break
         reader = LogReader(seen if stored.epoch == epoch else 0)
-        lines = list(reader.read([await fleet.log_chunk(stored)]))
-        items += [documents.LogEntry(attempt=attempt, **line._asdict()) for line in lines]
+        lines = reader.read([await fleet.log_chunk(stored)])
+        items += [documents.LogEntry(attempt=number, **line._asdict()) for line in lines]
         epoch, seen = stored.epoch, reader.seen
-    return items, f"{epoch}.{seen}"
+    return items, (epoch, seen)
 
 
-def _position(after: str | None) -> tuple[int, int]:
+def _place(after: str | None) -> LogPlace:
+    """The place that an answer named as ``EPOCH.LINE``. Raises RequestRefused."""
     if after is None:
-        return 0, 0
+        return LOG_BEGIN
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,12})", after)
     if match is None:
         raise RequestRefused(422, f"after={after!r} is not the `next` of an earlier answer")

@@ -47,8 +47,6 @@ async def _document(fleet: Fleet, schedule: Schedule) -> documents.Schedule:
         schedule,
         input=environment_mask(set(names)).data(dict(schedule.input)),
         open=list(await ScheduledWork(fleet).open_work(schedule)),
-        replaced=list(schedule.replaced),
-        late=list(schedule.late),
         due_in=None if waits else max(0.0, (schedule.due or 0.0) - fleet.store.clock()),
     )
 
@@ -202,7 +200,7 @@ async def backfill_schedule(system: LocalSystem, request: declared.BackfillSched
     return await _backfill(fleet, backfill)
 
 
-async def show_backfill(system: LocalSystem, request: declared.ShowBackfill) -> documents.Backfill:
+async def show_backfill(system: LocalSystem, request: declared.OneSchedule) -> documents.Backfill:
     return await _backfill(system.fleet, await backfills.read_backfill(system.fleet, request.schedule))
 
 
@@ -216,8 +214,6 @@ async def _backfill(fleet: Fleet, backfill: Backfill) -> documents.Backfill:
     return document_of(
         documents.Backfill,
         backfill,
-        open=list(backfill.open),
-        failures=list(backfill.failures),
         time_left=backfill.time_left(fleet.store.clock()),
         advice=[NO_COORDINATOR.format("")] if idle else [],
     )

@@ -143,7 +143,7 @@ def show(
         raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
 
     async def read(system: System) -> None:
-        from asterism.cli.plan.plan_views import failure_lines, resume_command, review_lines, status_lines
+        from asterism.cli.plan.plan_views import command_at, failure_lines, review_lines, status_lines
         from asterism.cli.screen import Screen, print_lines
 
         if as_mermaid or svg_path is not None:
@@ -160,7 +160,7 @@ def show(
             print_lines(lambda width: failure_lines(failures))
         else:
             await draw_stored(system, name, None, False, opened=opened)
-        screen, state = Screen(), status_lines(shown, resume_command(system.url, name))
+        screen, state = Screen(), status_lines(shown, command_at(system.url, "resume", name))
         for line in ["", *state, *review_lines(shown, same_system(system.url))]:
             screen.say(line)
 
@@ -585,7 +585,7 @@ async def attempt_edit(
 ) -> Answer:
     """Edit a plan. The answer has ``lines``, by default the changes; or that the edit waits, or why it was rejected."""
     from asterism.api.client_errors import ApiError
-    from asterism.cli.plan.plan_views import applied_lines, resume_command
+    from asterism.cli.plan.plan_views import applied_lines, command_at
     from asterism.core.errors import EditRejected
     from asterism.core.plan.edits import EditWaits
 
@@ -603,7 +603,7 @@ async def attempt_edit(
         violations = [{"edit": why.edit, "rule": why.rule, "message": why.message} for why in rejected.violations]
         document = {"name": name, "accepted": False, "dry_run": dry_run, "violations": violations}
         return Answer(document, code=REJECTED)
-    shown = applied_lines(outcome, resume_command(system.url, name)) if lines is None else lines(outcome)
+    shown = applied_lines(outcome, command_at(system.url, "resume", name)) if lines is None else lines(outcome)
     return Answer(outcome, "\n".join(shown))
 
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import click
 
+from asterism.api.documents import LogEntry
+from asterism.api.local.run_handlers import LOG_BEGIN, LogPlace, new_lines
 from asterism.api.system import LocalSystem
 from asterism.base.startup import tune_gc
 from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_system
 from asterism.cli.editor_options import editor_words, find_device_policy
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.log_output import RunLine, RunLogReader
 from asterism.cli.plan.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan.plan_live_view import (
     OUTPUT_LINES,
@@ -36,7 +37,7 @@ from asterism.cli.plan.plan_live_view import (
     Progress,
     watched,
 )
-from asterism.cli.plan.plan_views import resume_command, retry_command
+from asterism.cli.plan.plan_views import command_at
 from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, taken_text
 from asterism.cli.screen import Screen
 from asterism.core.errors import AlreadyRunning, AsterismError
@@ -175,7 +176,7 @@ async def follow(
         logs = await logs_to_show(LocalSystem(fleet), result, everything=output.report is not None)
         code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
-            note(f"Run what failed again with: {_with_editor(retry_command(fleet.store.url, name))}")
+            note(f"Run what failed again with: {_with_editor(command_at(fleet.store.url, 'plan retry', name))}")
         return code
     try:
         head, _ = await read_head(fleet.store, name)
@@ -196,7 +197,7 @@ def _name_of(plan: Constellation | str) -> str:
 
 
 def _stopped(fleet: Fleet, name: str) -> str:
-    return f"Stopped {name!r}. Resume it with: {_with_editor(resume_command(fleet.store.url, name))}"
+    return f"Stopped {name!r}. Resume it with: {_with_editor(command_at(fleet.store.url, 'resume', name))}"
 
 
 def _with_editor(command: str) -> str:
@@ -226,8 +227,8 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
     else:
         compared = "The plan file has not changed since its start"
     url = fleet.store.url
-    resume = f"Resume it as stored with: {_with_editor(resume_command(url, plan.id))}"
-    retry = _with_editor(retry_command(url, plan.id))
+    resume = f"Resume it as stored with: {_with_editor(command_at(url, 'resume', plan.id))}"
+    retry = _with_editor(command_at(url, "plan retry", plan.id))
     return taken_text(url, plan.id, str(kept.plan.state), kept.plan.version, compared, resume, retry)
 
 
@@ -260,12 +261,13 @@ ASKED_TASKS = 40
 """How many running tasks are looked up: those that started first, because devices begin the oldest runs first."""
 
 
+@dataclasses.dataclass
 class _Tail:
-    """The last lines of a run."""
+    """The last lines of a run. ``ended``: the run had ended when its log was read up to ``place``."""
 
-    def __init__(self, reader: RunLogReader) -> None:
-        self.reader = reader
-        self.lines: deque[str] = deque(maxlen=OUTPUT_LINES)
+    place: LogPlace = LOG_BEGIN
+    ended: bool = False
+    lines: deque[str] = dataclasses.field(default_factory=lambda: deque(maxlen=OUTPUT_LINES))
 
 
 class FleetProgress:
@@ -325,16 +327,16 @@ class FleetProgress:
     async def _read_logs(self, runs: Sequence[Run]) -> None:
         before, self._tails = self._tails, {}
         for run in runs:
-            known = before.get(run.id)
-            tail = self._tails[run.id] = known or _Tail(RunLogReader(self._fleet, run))
-            if known is None or not known.reader.run.ended:  # the log of an ended run is read once
-                tail.reader.run = run
-                self._add(tail, self._task_of(run), await tail.reader.read())
+            tail = self._tails[run.id] = before.get(run.id, _Tail())
+            if not tail.ended:  # the log of an ended run is read once
+                tail.ended = run.ended
+                lines, tail.place = await new_lines(self._fleet, run, tail.place)
+                self._add(tail, self._task_of(run), lines)
 
-    def _add(self, tail: _Tail, task: str, lines: Sequence[RunLine]) -> None:
-        tail.lines.extend(line.line.text for line in lines[-OUTPUT_LINES:])
-        if lines and (self._newest is None or lines[-1].line.at >= self._newest[0]):
-            self._newest = lines[-1].line.at, OutputTail(task, list(tail.lines))
+    def _add(self, tail: _Tail, task: str, lines: Sequence[LogEntry]) -> None:
+        tail.lines.extend(line.text for line in lines[-OUTPUT_LINES:])
+        if lines and (self._newest is None or lines[-1].at >= self._newest[0]):
+            self._newest = lines[-1].at, OutputTail(task, list(tail.lines))
 
     def _task_of(self, run: Run) -> str:
         return (run.key or "").removeprefix(f"{self._workflow}/").rpartition("/")[0]

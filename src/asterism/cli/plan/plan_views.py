@@ -124,20 +124,9 @@ def failure_lines(failed: Sequence[documents.PlanTask]) -> Iterator[Text]:
         yield Text.assemble((f"{clean(task.id):<{wide}}  ", tone("failed")), clean(task.reason or ""), (attempts, DIM))
 
 
-def resume_command(url: str, name: str) -> str:
-    return shlex.join(["asterism", "resume", name, "--store", url])
-
-
-def retry_command(url: str, name: str) -> str:
-    return shlex.join(["asterism", "plan", "retry", name, "--store", url])
-
-
-def list_command(url: str) -> str:
-    return shlex.join(["asterism", "plan", "list", "--store", url])
-
-
-def watch_command(url: str, name: str) -> str:
-    return shlex.join(["asterism", "plan", "watch", name, "--store", url])
+def command_at(url: str, command: str, *names: str) -> str:
+    """A command that is advised, for a store or a server: ``command_at(url, "plan watch", "nightly")``."""
+    return shlex.join(["asterism", *command.split(), *names, "--store", url])
 
 
 def explanation_lines(why: documents.TaskWhy, width: int | None) -> Iterator[Text]:

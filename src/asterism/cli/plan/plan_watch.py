@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import shlex
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,7 +25,7 @@ from asterism.cli.cli_context import ask_again, note, out_of_reach, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan.plan_context import OutputOptions, print_result
 from asterism.cli.plan.plan_live_view import OUTPUT_LINES, UNCOUNTED, Begun, FleetState, OutputTail, Progress, watched
-from asterism.cli.plan.plan_views import ENDED, list_command, resume_command, retry_command, watch_command
+from asterism.cli.plan.plan_views import ENDED, command_at
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogBlock, LogChunk, TaskLog
 from asterism.core.errors import AlreadyRunning, AsterismError, PlanError, RecordedError
@@ -84,7 +83,7 @@ def taken_text(url: str, name: str, state: str, version: int, compared: str, res
     """That the name of a plan is taken, and what to do. ``compared`` says what the plan file is to the existing plan;
     ``resume`` is a sentence for a plan that has not ended, ``retry`` the command for one that failed."""
     at = f", version {version}" if version else ""
-    action = f"Show its result with: {watch_command(url, name)}" if state in ENDED else resume
+    action = f"Show its result with: {command_at(url, 'plan watch', name)}" if state in ENDED else resume
     again = f"  Run what failed again with: {retry}\n" if state in ("failed", "partially_failed") else ""
     return (
         f"plan {name!r} exists in {url} ({state}{at}). {compared}.\n"
@@ -94,8 +93,8 @@ def taken_text(url: str, name: str, state: str, version: int, compared: str, res
 
 
 async def _taken_at_server(system: System, name: str) -> str:
-    plan, watch = await system.show_plan(name, tasks=False), watch_command(system.url, name)
-    compared, retry = "A change of the plan file does not change it", retry_command(system.url, name)
+    plan, watch = await system.show_plan(name, tasks=False), command_at(system.url, "plan watch", name)
+    compared, retry = "A change of the plan file does not change it", command_at(system.url, "plan retry", name)
     return taken_text(system.url, name, plan.state, plan.version, compared, f"Follow it with: {watch}", retry)
 
 
@@ -116,7 +115,7 @@ class _Watch:
         logs = await logs_to_show(self._system, result, everything=self._output.report is not None)
         code = print_result(result, self._recording, self._output, self._screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
-            note(f"Run what failed again with: {retry_command(self._system.url, result.plan.id)}")
+            note(f"Run what failed again with: {command_at(self._system.url, 'plan retry', result.plan.id)}")
         return code
 
     async def submitted(self, submit: Callable[[], Awaitable[Plan]]) -> Result:
@@ -153,12 +152,12 @@ class _Watch:
 
     def _farewell(self) -> str:
         if self.name is None and self._submitting:
-            return (
-                f"It is unknown whether the plan was submitted. List the plans with: {list_command(self._system.url)}"
-            )
+            plans = command_at(self._system.url, "plan list")
+            return f"It is unknown whether the plan was submitted. List the plans with: {plans}"
         if self.name is None:
             return "Stopped before the plan was submitted: nothing has happened."
-        return f"Plan {self.name!r} goes on. Follow it again with: {watch_command(self._system.url, self.name)}"
+        watch = command_at(self._system.url, "plan watch", self.name)
+        return f"Plan {self.name!r} goes on. Follow it again with: {watch}"
 
     async def _detached(self) -> int:
         note(self._farewell())
@@ -524,7 +523,8 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
         note(f"{before.owner} runs {name!r}, and was asked to cancel it.")
     elif not already:
         _tell_of_teardowns(await system.watch_cancel(name))
-    again = f"Plan {name!r} is still being cancelled. Wait for its end with: {_cancel_command(system.url, name)}"
+    wait = command_at(system.url, "plan cancel", name)
+    again = f"Plan {name!r} is still being cancelled. Wait for its end with: {wait}"
     try:
         end = await work_until_interrupted(cancelled_end(system, name), lambda: again)
     except TeardownsWait as waits:
@@ -604,9 +604,10 @@ def _teardowns_wait(fleet: Fleet, name: str, stuck: Sequence[TaskExplanation], o
     if owner is not None:
         action = f"{owner.device} goes on with it when a device that can has joined."
     elif pinned:
-        action = f"When {join_names(pinned, MOST_NAMES)} can, finish it with: {_cancel_command(fleet.store.url, name)}"
+        finish = command_at(fleet.store.url, "plan cancel", name)
+        action = f"When {join_names(pinned, MOST_NAMES)} can, finish it with: {finish}"
     else:
-        action = f"Finish it here with: {resume_command(fleet.store.url, name)} --local"
+        action = f"Finish it here with: {command_at(fleet.store.url, 'resume', name)} --local"
     return TeardownsWait(name, {why.task: "; ".join(reason.text for reason in why.reasons) for why in stuck}, action)
 
 
@@ -634,7 +635,3 @@ async def _end_cancelled(fleet: Fleet, name: str) -> Result:
     with contextlib.suppress(AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable):
         return await orchestrator.run_stored(name)
     return await orchestrator.standby(name)
-
-
-def _cancel_command(url: str, name: str) -> str:
-    return shlex.join(["asterism", "plan", "cancel", name, "--store", url])

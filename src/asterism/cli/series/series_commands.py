@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.api.series_operations import (
+    ClaimSeries,
+    FrontSeries,
+    PauseSeries,
+    PromoteSeries,
+    RebuildSeries,
+    ReleaseSeries,
+    ResumeSeries,
+)
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json, refuse_options
 from asterism.cli.option_types import duration_option, number_option, option
@@ -16,8 +25,13 @@ from asterism.cli.series.series_context import (
     RegisterSeries,
     SeriesOptions,
     SeriesPlace,
+    SeriesView,
     active_now,
     change_options,
+    describe_active,
+    describe_issue,
+    describe_queue,
+    history_json,
     issue_number,
     login,
     no_such_series,
@@ -30,7 +44,6 @@ from asterism.cli.series.series_context import (
 from asterism.cli.series.series_sync_commands import serve, sync
 
 if TYPE_CHECKING:
-    from asterism.api.series_operations import ClaimSeries, RebuildSeries
     from asterism.core.series.machine import Live
     from asterism.series.compare_and_swap import Outcome
     from asterism.series.register import SeriesRegister
@@ -66,8 +79,6 @@ def claim(
     writers won every try, and nothing was written; with --github also with 64 if the issue does not exist, is closed
     or belongs to another series, and nothing was written. With --assign also with 64 if the login cannot be assigned,
     and with 76 if other processes assign in the series: then the issue is active, and the same command assigns it."""
-    from asterism.api.series_operations import ClaimSeries
-
     _check_lease(lease, renew)
     options = SeriesOptions.of(option_values)
     if assignee is not None and options.github is None:
@@ -161,8 +172,6 @@ def _claimed(outcome: Outcome, issue: int, options: SeriesOptions) -> str:
 
 
 def _queued(outcome: Outcome, issue: int, options: SeriesOptions, now: float) -> str:
-    from asterism.cli.series.series_views import describe_active
-
     after = outcome.after
     place = after.queue.index(issue) + 1
     ahead = f"behind {describe_active(after, now)}" if after.active is not None else "with no active issue"
@@ -183,22 +192,22 @@ def status(name: str | None, **option_values: Any) -> int:
 
     async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines
-        from asterism.cli.series.series_views import SeriesView, status_json, status_lines, status_table
+        from asterism.cli.series.series_views import SERIES_TABLE, status_lines
 
         if name is None:
             page = await place.all()
             views, now = [SeriesView.of(document) for document in page.items], page.now or 0.0
             if options.as_json:
-                print_json({"series": [status_json(view, now) for view in views]})
+                print_json({"series": [view.to_json(now) for view in views]})
             elif views:
-                print_lines(lambda width: status_table(views, now, width))
+                print_lines(lambda width: SERIES_TABLE.lines(views, now, width))
             else:
                 note(f"There is no series in {place.url} yet: the first claim creates one.")
             return 0
         document, now = await place.show(name)
         view = SeriesView.of(document) if document is not None else SeriesView.unused(name)
         if options.as_json:
-            print_json({**status_json(view, now), "exists": document is not None})
+            print_json({**view.to_json(now), "exists": document is not None})
         elif document is None:
             note(f"Series {name} does not exist in {place.url} yet: the first claim creates it.")
         else:
@@ -217,8 +226,6 @@ def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> in
     """Take an issue out of its series, and make the next one of the queue active.
 
     An issue that is not in the series changes nothing."""
-    from asterism.api.series_operations import ReleaseSeries
-
     options = SeriesOptions.of(option_values)
     request = ReleaseSeries(name, issue, not no_promote, **options.request_fields)
 
@@ -245,8 +252,6 @@ def promote(name: str, **option_values: Any) -> int:
     """Make the first issue of the queue active, if no issue is.
 
     This also ends an expired lease. A paused series stays without an active issue."""
-    from asterism.api.series_operations import PromoteSeries
-
     options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
@@ -269,8 +274,6 @@ def pause(name: str, **option_values: Any) -> int:
     """Promote no issue of a series until it is resumed.
 
     The active issue stays active, and claims are queued. `series status` shows the reason."""
-    from asterism.api.series_operations import PauseSeries
-
     options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
@@ -288,8 +291,6 @@ def pause(name: str, **option_values: Any) -> int:
 @change_options
 def resume(name: str, **option_values: Any) -> int:
     """End a pause, and make the first issue of the queue active if no issue is."""
-    from asterism.api.series_operations import ResumeSeries
-
     options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
@@ -308,8 +309,6 @@ def front(name: str, issue: int, **option_values: Any) -> int:
     """Move a waiting issue to the head of the queue.
 
     Exits with 64 if the issue is not in the queue."""
-    from asterism.api.series_operations import FrontSeries
-
     options = SeriesOptions.of(option_values)
 
     def describe(outcome: Outcome) -> str:
@@ -346,9 +345,6 @@ def rebuild(
 
     With --github the command reads them from GitHub; otherwise name them in order with --issue. The active issue stays
     active if it is open. Use this to repair a state that cannot be read."""
-    from asterism.api.series_operations import RebuildSeries
-    from asterism.cli.series.series_views import describe_issue, describe_queue
-
     options = SeriesOptions.of(option_values)
     named = bool(issues or active is not None or empty)
     if options.github is None and not named:
@@ -419,13 +415,13 @@ def history(name: str, limit: int, **option_values: Any) -> int:
 
     async def use(place: SeriesPlace) -> int:
         from asterism.cli.screen import print_lines
-        from asterism.cli.series.series_views import history_json, history_table
+        from asterism.cli.series.series_views import changes_table
 
         changes = await place.history(name, limit)
         if options.as_json:
             print_json(history_json(name, changes))
         elif changes:
-            print_lines(lambda width: history_table(changes, width))
+            print_lines(lambda width: changes_table(changes, width))
         else:
             note(f"Series {name} has no changes yet.")
         return 0

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
     from asterism.api.documents import Page, Series, SeriesChange, SeriesCounts, SeriesOutcome
     from asterism.api.series_operations import Change as ChangeRequest
+    from asterism.core.json_values import JsonObject
+    from asterism.core.series.machine import Item
+    from asterism.core.series.machine import Series as SeriesRecord
     from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts
     from asterism.series.github.github_register import GitHubRegister
     from asterism.series.register import SeriesRegister
@@ -437,6 +440,74 @@ def active_now(outcome: Outcome, series_options: SeriesOptions) -> str:
 def no_such_series(name: str, place: SeriesPlace) -> str:
     """For a change that changes nothing because the series does not exist: the name may be mistyped."""
     return f"series {name} does not exist in {place.url}: nothing to change"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+MAX_QUEUE_SHOWN = 8
+"""Issues of a queue that one line shows."""
+
+
+class SeriesView(NamedTuple):
+    """One series as it was read; ``series`` is None if the state is unreadable, and ``problem`` is the reason."""
+
+    name: str
+    series: SeriesRecord | None
+    problem: str | None = None
+
+    @classmethod
+    def of(cls, document: Series) -> SeriesView:
+        return cls(document.name, state_of(document), document.problem)
+
+    @classmethod
+    def unused(cls, name: str) -> SeriesView:
+        """The view of a series that does not exist."""
+        from asterism.core.series.machine import Series
+
+        return cls(name, Series(name))
+
+    def to_json(self, now: float) -> JsonObject:
+        from asterism.series.register import series_status
+
+        if self.series is None:
+            return {"series": self.name, "status": "unreadable", "error": self.problem}
+        return series_status(self.series, now)
+
+
+def state_of(document: Series | SeriesChange) -> SeriesRecord | None:
+    """The state in a document; None if it cannot be read."""
+    from asterism.api.local.series_handlers import series_of
+
+    return None if document.state is None else series_of(document.state)
+
+
+def history_json(name: str, changes: Sequence[SeriesChange]) -> JsonObject:
+    states = [None if (series := state_of(change)) is None else series.to_document() for change in changes]
+    return {
+        "series": name,
+        "changes": [
+            {"at": change.at, "message": change.message, "token": change.token, "state": state}
+            for change, state in zip(changes, states, strict=True)
+        ],
+    }
+
+
+def describe_issue(item: Item | None) -> str:
+    return "no issue" if item is None else f"#{item}"
+
+
+def describe_queue(queue: Sequence[Item]) -> str:
+    shown = ", ".join(describe_issue(item) for item in queue[:MAX_QUEUE_SHOWN])
+    return shown + (f" and {len(queue) - MAX_QUEUE_SHOWN} more" if len(queue) > MAX_QUEUE_SHOWN else "")
+
+
+def describe_active(series: SeriesRecord, now: float) -> str:
+    """``#120, active for 2 h, by ann``."""
+    from asterism.base.durations import format_age
+
+    since = "" if series.since is None else f", active for {format_age(now - series.since)}"
+    return f"{describe_issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 
 
 # -- a remote of the current checkout by its name ----------------------------------------------------------------------

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.text import Text
@@ -24,12 +25,12 @@ from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, plural, short
 from asterism.cli.cli_context import format_time
 from asterism.cli.fleet.fleet_views import DEVICE_TABLE, device_lines
-from asterism.cli.log_output import RunLine, run_line
+from asterism.cli.log_output import line_text, run_lines
 from asterism.cli.plan.plan_views import (
     PLAN_TABLE,
+    command_at,
     paused_line,
     reopened_line,
-    resume_command,
     review_lines,
     story_lines,
 )
@@ -43,12 +44,12 @@ from asterism.cli.run.run_views import (
     explanation_lines,
     since_of,
 )
-from asterism.cli.screen import Cell, Column, wrapped
-from asterism.cli.series.series_views import SeriesView, history_table, status_columns, status_lines, status_row
+from asterism.cli.screen import Cell, Column, Item, TimedTable, wrapped
+from asterism.cli.series.series_context import SeriesView
+from asterism.cli.series.series_views import SERIES_TABLE, changes_table, status_lines
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED
 from asterism.fleet.fleet import UnknownDevice
-from asterism.report.log_text import log_text
 from asterism.report.picture import counts_text
 
 PLANS, RUNS, DEVICES, SERIES, NOTICES = TABS = ("plans", "runs", "devices", "series", "notices")
@@ -168,6 +169,20 @@ def _heading(url: str, counts: Mapping[str, int]) -> str:
     return f"{url}  runs: {shown or 'none'}"
 
 
+def _listing(
+    kind: str,
+    table: TimedTable[Item],
+    items: Iterable[Item],
+    now: float,
+    name: Callable[[Item], str],
+    order: Callable[[Item], Mapping[str, float]],
+    note: str = "",
+) -> Listing:
+    """A row for each item of a table."""
+    rows = [Row(Subject(kind, name(item)), table.row(item, now), order(item)) for item in items]
+    return Listing(table.columns, rows, note)
+
+
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
@@ -178,12 +193,11 @@ async def _plans(system: System) -> Listing:
     if room:
         pages.append(await system.list_plans(state="ended", limit=room))
     plans, now = [plan for page in pages for plan in page.items], pages[0].now or 0.0
-    rows = [Row(Subject(PLANS, plan.name), PLAN_TABLE.row(plan, now), _plan_order(plan, now)) for plan in plans]
-    more = not room or pages[-1].next is not None
-    return Listing(PLAN_TABLE.columns, rows, f"the newest {len(rows)} of them" if more else "")
+    note = f"the newest {len(plans)} of them" if not room or pages[-1].next is not None else ""
+    return _listing(PLANS, PLAN_TABLE, plans, now, lambda plan: plan.name, partial(_plan_order, now), note)
 
 
-def _plan_order(plan: documents.PlanSummary, now: float) -> dict[str, float]:
+def _plan_order(now: float, plan: documents.PlanSummary) -> dict[str, float]:
     heard = plan.heard_at or plan.last_heard_at
     return {"TASKS": -plan.tasks, "HEARD": now - heard if heard is not None else now}
 
@@ -221,45 +235,34 @@ def _task_row(plan: str, task: documents.PlanTask, after: Sequence[str], now: fl
 
 
 async def _runs(fleet: documents.FleetView) -> Listing:
-    rows = _run_rows([*fleet.owned, *fleet.waiting, *fleet.ended], fleet.now)
-    return Listing(RUN_TABLE.columns, rows, _more(sum(fleet.counts.values()), len(rows), "run"))
+    runs, number = [*fleet.owned, *fleet.waiting, *fleet.ended], sum(fleet.counts.values())
+    note = f"{len(runs):,} of {plural(number, 'run')}" if number > len(runs) else ""
+    return _run_listing(runs, fleet.now, note)
 
 
 async def _found_runs(system: System, wanted: Filter) -> Listing:
     conditions: dict[str, Any] = {**wanted.fields}
     page = await read_pages(system.list_runs, MOST_AT_ONCE, MOST_AT_ONCE, **conditions)
-    rows = _run_rows(page.items, page.now or 0.0)
-    return Listing(RUN_TABLE.columns, rows, f"the newest {len(rows)} of them" if page.next else "")
+    return _run_listing(page.items, page.now or 0.0, f"the newest {len(page.items)} of them" if page.next else "")
 
 
-def _run_rows(runs: Iterable[documents.Run], now: float) -> list[Row]:
-    rows = []
-    for run in runs:
-        for_how_long = run.took if run.ended else now - since_of(run)
-        beat = run.last_heartbeat_at
-        order = {"FOR": -(for_how_long or 0.0), "BEAT": beat - now if beat is not None else 0.0}
-        rows.append(Row(Subject(RUNS, run.id), RUN_TABLE.row(run, now), order))
-    return rows
+def _run_listing(runs: Sequence[documents.Run], now: float, note: str) -> Listing:
+    def order(run: documents.Run) -> dict[str, float]:
+        lasted, beat = run.took if run.ended else now - since_of(run), run.last_heartbeat_at
+        return {"FOR": -(lasted or 0.0), "BEAT": beat - now if beat is not None else 0.0}
+
+    return _listing(RUNS, RUN_TABLE, runs, now, lambda run: run.id, order, note)
 
 
 async def _devices(system: System) -> Listing:
     page = await system.list_devices()
     now = page.now or 0.0
-    rows = [
-        Row(
-            Subject(DEVICES, device.name),
-            DEVICE_TABLE.row(device, now),
-            {
-                "SLOTS": -device.used,
-                "LOAD": -device.load,
-                "QUALITY": -device.quality,
-                "RANK": -(device.rank or 0.0),
-                "BEAT": now - device.last_heartbeat_at,
-            },
-        )
-        for device in page.items
-    ]
-    return Listing(DEVICE_TABLE.columns, rows)
+
+    def order(device: documents.Device) -> dict[str, float]:
+        figures = {"SLOTS": device.used, "LOAD": device.load, "QUALITY": device.quality, "RANK": device.rank or 0.0}
+        return {**{title: -figure for title, figure in figures.items()}, "BEAT": now - device.last_heartbeat_at}
+
+    return _listing(DEVICES, DEVICE_TABLE, page.items, now, lambda device: device.name, order)
 
 
 # -- series and notices ------------------------------------------------------------------------------------------------
@@ -268,15 +271,13 @@ async def _devices(system: System) -> Listing:
 async def _series(system: System) -> Listing:
     page = await system.list_series()
     now = page.now or 0.0
-    rows = [
-        Row(
-            Subject(SERIES, series.name),
-            status_row(SeriesView.of(series), now),
-            {"FOR": 0.0 if series.since is None else now - series.since},
-        )
-        for series in page.items
-    ]
-    return Listing(status_columns(), rows)
+    since = {series.name: series.since for series in page.items}
+
+    def order(view: SeriesView) -> dict[str, float]:
+        at = since[view.name]
+        return {"FOR": 0.0 if at is None else now - at}
+
+    return _listing(SERIES, SERIES_TABLE, map(SeriesView.of, page.items), now, lambda view: view.name, order)
 
 
 async def _notices(system: System) -> Listing:
@@ -290,10 +291,6 @@ async def _notices(system: System) -> Listing:
         for notice in page.items
     ]
     return Listing(_NOTICE_COLUMNS, rows[::-1])
-
-
-def _more(number: int, shown: int, what: str) -> str:
-    return f"{shown:,} of {plural(number, what)}" if number > shown else ""
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
@@ -330,7 +327,7 @@ async def why_page(system: System, subject: Subject, width: int) -> list[Text]:
         return _clean(task_explanation_lines(why, width))
     if subject.kind == PLANS:
         plan, url = await system.show_plan(subject.name, tasks=False), system.url
-        sentences = plan_status_lines(plan, resume_command(url, subject.name))
+        sentences = plan_status_lines(plan, command_at(url, "resume", subject.name))
         sentences += review_lines(plan, f" --store {shlex.quote(url)}")
         return _clean(line for sentence in sentences for line in wrapped(sentence, width))
     return await page(system, subject, width)
@@ -351,7 +348,7 @@ async def _device_page(system: System, name: str, width: int) -> list[Text]:
 async def _series_page(system: System, name: str, width: int) -> list[Text]:
     series = await system.show_series(name)
     changes = (await system.list_series_changes(name, MOST_CHANGES)).items
-    return _clean([*status_lines(SeriesView.of(series), series.now), Text(), *history_table(changes, width)])
+    return _clean([*status_lines(SeriesView.of(series), series.now), Text(), *changes_table(changes, width)])
 
 
 def _clean(told: Iterable[Text]) -> list[Text]:
@@ -373,29 +370,29 @@ class LogFeed:
     async def read(self, system: System) -> list[Text]:
         """The lines that are new, in the order of time."""
         kind, name, plan = self._subject
-        lines: list[RunLine] = []
+        lines: list[documents.TaskLogEntry] = []
         more = True
         while more:
             page: documents.RunLog | documents.PlanLog
             if kind == RUNS:
                 page = await system.read_run_logs(name, self._position)
-                lines += [run_line(page.run, None, entry) for entry in page.items]
+                lines += run_lines(page)
                 more = bool(page.items)
             else:
                 where, task = (name, None) if kind == PLANS else (plan, name)
                 page = await system.read_plan_logs(where, task, self._position)
-                lines += [run_line(entry.run, entry.task, entry) for entry in page.items]
+                lines += page.items
                 more = page.more
             self._position = page.next
-        lines.sort(key=lambda line: line.line.at)
+        lines.sort(key=lambda line: line.at)
         return [text for line in lines for text in self._texts(line)]
 
-    def _texts(self, line: RunLine) -> list[Text]:
+    def _texts(self, line: documents.TaskLogEntry) -> list[Text]:
         if self._subject.kind == PLANS:
-            return [Text(clean(f"{line.task} | "), DIM).append_text(log_text(line.line))]
+            return [Text(clean(f"{line.task} | "), DIM).append_text(line_text(line))]
         before, self._attempt = self._attempt, (line.run, line.attempt)
         heading = [Text(f"-- attempt {line.attempt} --", DIM)] if before not in (None, self._attempt) else []
-        return [*heading, log_text(line.line)]
+        return [*heading, line_text(line)]
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------
@@ -452,7 +449,7 @@ async def _act_on_plan(system: System, action: str, name: str) -> str:
         if not isinstance(system, LocalSystem):
             return f"The server was asked to cancel plan {name!r}."
         return f"Plan {name!r} is {(await cancelled_end(system, name)).state}."
-    resume = resume_command(system.url, name)
+    resume = command_at(system.url, "resume", name)
     if action == "retry":
         return f"{reopened_line(name, (await system.retry_plan(name)).tasks or [])} Run it with: {resume}"
     owner = (await system.resume_plan(name)).owner
