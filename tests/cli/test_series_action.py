@@ -357,7 +357,7 @@ def test_every_action_that_is_named_anywhere_is_pinned_by_its_commit():
     folders = (ROOT / ".github", ROOT / "examples", ROOT / "docs", ROOT / "README.md")
     files = [file for folder in folders for file in ([folder] if folder.is_file() else folder.rglob("*"))]
     texts = [file.read_text("utf-8") for file in files if file.suffix in (".md", ".yml", ".yaml")]
-    used = [named for text in texts for named in re.findall(r"(?m)^\s*(?:- )?uses:\s*(\S+)", text)]
+    used = [named for text in texts for named in re.findall(r"(?m)^\s*(?:- )?uses:\s*([^\s{]\S+)", text)]
     assert len(used) >= 4
     assert [named for named in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", named)] == []
 

@@ -171,17 +171,13 @@ def held_open(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.E
     is set then, and one that lets it end."""
     between, go = asyncio.Event(), asyncio.Event()
 
-    async def outputs(files: Any) -> dict[str, str]:
-        if DONE["a"]:
+    async def hashes(files: Any, patterns: Sequence[str]) -> dict[str, str]:
+        if patterns and DONE["a"]:
             between.set()
             await go.wait()
-        return {"out": "1"}
+        return dict.fromkeys(patterns, "1")
 
-    async def inputs(files: Any) -> dict[str, str]:
-        return {}
-
-    monkeypatch.setattr(unchanged_tasks._Files, "outputs", outputs)
-    monkeypatch.setattr(unchanged_tasks._Files, "inputs", inputs)
+    monkeypatch.setattr(unchanged_tasks._NamedFiles, "_hashes", hashes)
     return between, go
 
 

@@ -111,6 +111,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/budget",
             "/exchanges",
             "/layout",
+            "/tasks",
             "/tasks/{task}",
             "/tasks/{task}/why",
             "/logs",

@@ -200,7 +200,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
         (
             ["--world", "no.such.module:FleetWorld"],
-            "use fleet, gateway, batteries, wall-clocks, schedules, moves, limits, plans",
+            "use fleet, gateway, batteries, wall-clocks, schedules, moves, limits, files, plans",
         ),
         (["--arguments", "[]"], "--arguments must be a JSON object"),
         (["--arguments", "{"], "Expecting property name"),

@@ -77,7 +77,7 @@ class CurrentPlacer:
 
     def __init__(self, read: ReadPlacer, clock: Clock) -> None:
         self._read, self._clock = read, clock
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Event | None = None  # set at the end of the read that is under way
         self._reads = 0  # how many have begun
         self._known: tuple[float, Placer] | None = None
         self._under_way: dict[str, str] = {}  # run -> device of an assignment whose write is not acknowledged
@@ -88,19 +88,25 @@ class CurrentPlacer:
         reads = self._reads
         if not fresh and (placer := self._young) is not None:
             return placer
-        async with self._reading:
-            # another caller may have read it meanwhile; a read that began before this call is not fresh
+        while self._reading is not None:
+            await self._reading.wait()  # its end wakes all at once; a lock would wake them in turn, a turn for each
+            # a read that began before this call is not fresh
             if (not fresh or self._reads > reads) and (placer := self._young) is not None:
                 return placer
-            self._reads += 1
-            self._just_written.clear()
-            began = self._clock.time()
+        self._reading = asyncio.Event()
+        self._reads += 1
+        self._just_written.clear()
+        began = self._clock.time()
+        try:
             placer = await self._read(None if self._known is None else self._known[1])
             # those that were written during the read may be counted in it: a slot that seems taken for a second is
             # better than two runs for one slot
             for device in (*self._under_way.values(), *self._just_written):
                 placer.reserve(device)
             self._known = (began, placer)
+        finally:
+            self._reading.set()
+            self._reading = None
         return placer
 
     @property
@@ -125,7 +131,7 @@ class CurrentPlacer:
         """The write of a run that was given to ``choose`` has ended. If it was not ``written``, its slot is free."""
         if not written:
             self._free(run_id)
-        elif (device := self._under_way.pop(run_id, None)) is not None and self._reading.locked():
+        elif (device := self._under_way.pop(run_id, None)) is not None and self._reading is not None:
             self._just_written.append(device)
 
     def _free(self, run_id: str) -> None:

@@ -199,7 +199,11 @@ class SqliteStore:
 
     changes = in_thread(reads.changes)
     newest = in_thread(reads.newest)
-    left_to = in_thread(reads.left_to)
+
+    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
+        done = self._writer.read_here(reads.left_to, run_ids) if len(run_ids) == 1 else None
+        return done[0] if done is not None else await self._readers.ask(reads.left_to, run_ids)
+
     copies = in_thread(reads.copies)
     judges = in_thread(reads.judges)
     usage = in_thread(reads.usage)
