@@ -71,8 +71,6 @@ def reviewed(cost: EditorCost | None) -> tuple[RecordedLock, list[Any]]:
 def test_the_journal_keeps_the_cost_of_a_cycle() -> None:
     for cost in (None, EditorCost("m", 1, 10, 5, 0.25, 2.0)):
         _, steps = reviewed(cost)
-        last = next(step for step in steps if step[0] == "reviewed")
-        assert len(last) == (4 if cost is None else 5)  # without a cost, as before
         plan = RecordedConstellation("p")
         plan.add(Task("a"))
         lock = RecordedLock(plan, edit_on=edit_on_all)
