@@ -18,6 +18,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     assert scene.json("fleet", "show") == {
         "keep": 2_592_000.0,
         "keep_events": 604_800.0,
+        "keep_audit": 7_776_000.0,
         "large": 65_536,
         "most": 67_108_864,
         "hold": 90.0,
@@ -41,6 +42,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     assert told == {
         "keep": 604_800.0,
         "keep_events": 604_800.0,
+        "keep_audit": 7_776_000.0,
         "large": 10_240,
         "most": 1 << 30,
         "hold": 120.0,

@@ -80,6 +80,7 @@ class PlanScene:
         self.posted: list[tuple[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.away = False
+        self.audit: list[dict[str, Any]] = []
         self.scopes = ["admin"]
         self.paused: str | None = None
         self.resumed: list[str] = []
@@ -180,6 +181,7 @@ class PlanServer:
             "/api/v1/schedules/{schedule}/ticks": self._ticks,
             "/api/v1/series": lambda request: items(scene.series),
             "/api/v1/notices": lambda request: items(scene.notices),
+            "/api/v1/audit": self._audit,
         }
         routes = [Route(path, self._json(answer)) for path, answer in gets.items()]
         routes += [
@@ -247,6 +249,16 @@ class PlanServer:
         if "after" not in request.query_params:  # a part that looked at other runs
             return {"items": [], "next": "later"}
         return items(runs)
+
+    def _audit(self, request: Request) -> Any:
+        wanted = {name: request.query_params.get(name) for name in ("by", "operation", "target", "outcome")}
+        return items(
+            [
+                entry
+                for entry in self.scene.audit
+                if all(not value or entry[name] == value for name, value in wanted.items())
+            ]
+        )
 
     def _ticks(self, request: Request) -> Any:
         first, last = request.query_params["first"], request.query_params["last"]
@@ -526,6 +538,18 @@ def fleet(scene: PlanScene) -> None:
         {"name": "hourly", "workflow": "sync", "every": 3600, "due_in": None, "paused": "by ann"},
     ]
     calendar(scene)
+    for number, (by, operation, target, outcome, why) in enumerate(AUDITED):
+        scene.audit.append(
+            {
+                **{"id": f"2026-11-19/{number}", "at": now - 900 * number, "by": by, "operation": operation},
+                **{"kind": "proxy", "credential": "", "address": "192.0.2.7", "key": "", "target": target},
+                **{
+                    "outcome": outcome,
+                    "reason": why if outcome == "done" else "",
+                    "detail": "" if outcome == "done" else why,
+                },
+            }
+        )
     scene.series = [
         {
             "name": "main",
@@ -563,6 +587,14 @@ def fleet(scene: PlanScene) -> None:
             "device": "lab-1",
         },
     ]
+
+
+AUDITED = (
+    ("ann", "approve_edit", "release/1", "done", "the linter is right"),
+    ("bob@example.org", "cancel_plan", "release", "refused", "this needs the scope operate"),
+    ("ci", "submit_plan", "release", "done", "nightly build"),
+    ("ann", "revoke_token", "k7q2mzt4xa", "done", "the laptop was lost"),
+)
 
 
 def calendar(scene: PlanScene) -> None:

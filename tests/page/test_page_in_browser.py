@@ -35,6 +35,7 @@ VIEWS = {
     "calendar": "#/fleet/schedules?schedule=nightly",
     "series": "#/fleet/series",
     "notices": "#/fleet/notices",
+    "audit": "#/fleet/audit",
 }
 LANDMARKS = {
     "graph": ".box",

@@ -192,7 +192,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/login", {"code": "wrong"})
         await ask("POST", "/login", {"code": await scene.credentials.create_login("ann", ["observe"], by="ann")})
         await ask("GET", "/metrics")
-        for path in ("/metrics/families", "/settings", "/store", "/scores?subject=w", "/tokens"):
+        for path in ("/metrics/families", "/settings", "/store", "/scores?subject=w", "/tokens", "/audit"):
             await ask("GET", path)
         await ask("POST", "/settings", {"keep": 60, "weights": {"load": 2}, "reason": "less disk"})
         await ask("POST", "/settings", {"weights": {"beauty": 1}})

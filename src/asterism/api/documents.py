@@ -1280,6 +1280,25 @@ class Notice(Document):
     device: str | None
 
 
+class AuditEntry(Document):
+    """Who changed what, or was refused it. ``id`` is its place in the log. ``kind`` is how the caller was known: by a
+    ``token``, the ``session`` of a browser, a ``proxy`` that logged a person in, or as a ``local`` command on the
+    store. ``outcome`` is ``done``, ``refused``, or ``failed``: then it broke off, and may have been done in part."""
+
+    id: str
+    at: float
+    by: str
+    kind: str
+    credential: str
+    operation: str
+    target: str
+    detail: str
+    reason: str
+    address: str
+    key: str
+    outcome: str
+
+
 # -- settings, metrics, tokens and the store ---------------------------------------------------------------------------
 
 
@@ -1288,6 +1307,7 @@ class Settings(Document):
 
     keep: float
     keep_events: float
+    keep_audit: float
     large: int
     most: int
     log_limit: int

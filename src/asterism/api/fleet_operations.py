@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
@@ -26,6 +26,7 @@ class ChangeSettings(Request):
 
     keep: Seconds = None
     keep_events: Seconds = None
+    keep_audit: Seconds = None
     large: Size = None
     most: Size = None
     log_limit: Size = None
@@ -68,6 +69,25 @@ class ListNotices(Request):
     since: Annotated[float | None, Limit(ge=0, le=1e12), Doc("Only notices of the last so many seconds.")] = None
     latest: Annotated[bool, Doc("The latest of those that match, not the first.")] = False
     wait: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
+
+
+MOST_ENTRIES = 1000
+"""How many entries of the audit log one page has at most."""
+
+AuditText = Annotated[str | None, Limit(max_length=500)]
+
+
+class ListAudit(Request):
+    """Which entries: all conditions that are given hold."""
+
+    by: Annotated[AuditText, Doc("The name of who asked, or the id of its token.")] = None
+    operation: Annotated[AuditText, Doc("The name of an operation, such as `edit_plan`.")] = None
+    target: Annotated[AuditText, Doc("What was changed: the name of a plan, the id of a run.")] = None
+    outcome: Annotated[Literal["done", "refused", "failed"] | None, Doc("How it ended.")] = None
+    since: Annotated[float | None, Doc("At this time or later, in seconds since 1970.")] = None
+    until: Annotated[float | None, Doc("Before this time.")] = None
+    after: Annotated[AuditText, Doc("The `next` of an earlier answer.")] = None
+    limit: Annotated[int, Limit(ge=1, le=MOST_ENTRIES)] = 100
 
 
 class ShowFleet(Request):
@@ -137,6 +157,13 @@ class FleetOperations:
         ReadMetrics, documents.Metrics, "Metrics of the fleet and its plans.", "GET /metrics/families"
     )
     list_notices = Operation(ListNotices, documents.Page[documents.Notice], "Notices, oldest first.", "GET /notices")
+    list_audit = Operation(
+        ListAudit,
+        documents.Page[documents.AuditEntry],
+        "Who changed what, and who was refused it, the newest first.",
+        "GET /audit",
+        needs="admin",
+    )
     show_store = Operation(NoFields, documents.StoreInfo, "What the store contains.", "GET /store")
     show_fleet = Operation(
         ShowFleet, documents.FleetView, "The runs and devices of the fleet as they are now.", "GET /fleet"

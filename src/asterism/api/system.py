@@ -8,7 +8,7 @@ on both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -19,6 +19,7 @@ from asterism.api.operations import Operations
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
     from asterism.api.local.edit_handlers import EditedPlans
+    from asterism.fleet.audit_log import AuditLog
     from asterism.fleet.fleet import Fleet
 
 Request = TypeVar("Request")
@@ -26,6 +27,17 @@ Answer = TypeVar("Answer")
 
 
 System: TypeAlias = "LocalSystem | AsyncClient"
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who asks for an operation, for the audit log (``fleet/audit_log.py`` has its fields)."""
+
+    by: str
+    kind: str = "local"
+    credential: str = ""
+    address: str = ""
+    key: str = ""
 
 
 @dataclass
@@ -45,6 +57,14 @@ class LocalSystem(Operations):
     """Whether the caller is this process, and not somebody at a server: it may sign with any name, and the limits that
     protect a server do not apply."""
 
+    client: Actor | None = None
+    """Who asks, if it is not this process."""
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks."""
+        return Actor(self.fleet.by) if self.client is None else self.client
+
     @property
     def url(self) -> str:
         """Where it is, without a password."""
@@ -56,6 +76,13 @@ class LocalSystem(Operations):
         from asterism.api.local.edit_handlers import EditedPlans
 
         return EditedPlans()
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        """Who changed what."""
+        from asterism.fleet.audit_log import AuditLog
+
+        return AuditLog(self.fleet.store)
 
     async def __aenter__(self) -> LocalSystem:
         return self
@@ -75,5 +102,18 @@ class LocalSystem(Operations):
             await fleet.store.commit([Notice(fleet.store.clock(), "changed", message, None, device)])
 
     async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
-        """Do an operation here. Raises what its function raises."""
-        return await operation.function(self, request)
+        """Do an operation here; one that changes something is recorded. Raises what its function raises."""
+        return await self.do(operation, request, operation.function)
+
+    async def do(
+        self,
+        operation: Operation[Any, Request, Answer],
+        request: Request,
+        function: Callable[[Any, Request], Awaitable[Answer]],
+    ) -> Answer:
+        """Do an operation with another function than its own, which may answer in another form."""
+        if not operation.changes or getattr(request, "dry_run", False):
+            return await function(self, request)
+        from asterism.api.local.audited import do_and_record
+
+        return await do_and_record(self, operation, request, function)

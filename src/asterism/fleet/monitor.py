@@ -36,6 +36,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
+from asterism.fleet.audit_log import remove_entries
 from asterism.fleet.backfills import BackfillPass
 from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
@@ -498,6 +499,7 @@ class Monitor:
         before = now - settings.keep
         if whole:
             await remove_events(self.store, now - settings.keep_events)
+            await remove_entries(self.store, now - settings.keep_audit)
         if await retention.prune(self.store, before, PRUNED_PER_PASS, runs_alone=not whole) < PRUNED_PER_PASS:
             if whole:
                 await self.fleet.collect_files()

@@ -41,6 +41,7 @@ class Settings:
 
     ``keep``            how long ended runs are kept
     ``keep_events``     how long events are kept that plans wait for (sent_events.py)
+    ``keep_audit``      how long entries of the audit log are kept (audit_log.py)
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
     ``log_limit``       how much of what each attempt prints is kept; 0 for nothing
@@ -61,6 +62,7 @@ class Settings:
 
     keep: float = 30 * DAY
     keep_events: float = 7 * DAY
+    keep_audit: float = 90 * DAY
     large: int = 64 * 1024
     most: int = RESULT_LIMIT
     log_limit: int = DEFAULT_LIMIT
@@ -78,7 +80,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("device_bytes", "peer_runs", "peer_bytes", "peer_blobs")
-        for name in ("keep", "keep_events", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
+        for name in (
+            "keep",
+            "keep_events",
+            "keep_audit",
+            "large",
+            "most",
+            "log_limit",
+            "hold",
+            "lease",
+            "peer_timeout",
+            *counts,
+        ):
             _check_number(name, getattr(self, name))
         if isinstance(self.notify_command, list):
             object.__setattr__(self, "notify_command", tuple(self.notify_command))

@@ -192,7 +192,13 @@ def server_host(server: ServerState) -> McpHost:
     """The tools of a server: each caller is an agent there."""
     from asterism.mcp.mcp_tools import McpHost
 
-    return McpHost(server.fleet, partial(server.system_of, agent=True), server.gate.count_edit, server.stopping)
+    return McpHost(
+        server.fleet,
+        partial(server.system_of, agent=True),
+        server.gate.count_edit,
+        server.stopping,
+        server.gate.count_refusal,
+    )
 
 
 def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:

@@ -27,8 +27,10 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from asterism import __version__
-from asterism.api.credentials import Credential
+from asterism.api.credentials import Credential, ScopeMissing
+from asterism.api.local.audited import record_refusal
 from asterism.api.local.problem_statuses import error_detail, error_json, problem_json, request_violations
+from asterism.api.operation import path_fields
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EditWaits
@@ -117,7 +119,7 @@ class _Handlers:
         try:
             if params.request_state is not None:
                 return await self._decided(caller, tool, params)
-            call = check_call(self._host, caller, tool, arguments)
+            call = await self._checked(caller, tool, arguments)
             if tool.begins or tool.follows:
                 return await self._worked(ctx, call)
             answer = await self._answer(call)
@@ -128,6 +130,16 @@ class _Handlers:
             return await self._waits(ctx, caller, tool, str(plan), waits)
         except Exception as error:
             return failure(error, tool.name, plan)
+
+    async def _checked(self, caller: Credential, tool: McpTool, arguments: Mapping[str, Any]) -> ToolCall:
+        """Raises what ``check_call`` raises; that the scopes of a caller do not suffice is recorded."""
+        try:
+            return check_call(self._host, caller, tool, arguments)
+        except ScopeMissing as error:
+            self._host.count_refusal(caller)
+            names = {name: arguments[name] for name in path_fields(tool.operation.path) if name in arguments}
+            await record_refusal(self._host.system_of(caller), tool.operation, names, error)
+            raise
 
     async def _answer(self, call: ToolCall) -> Any:
         """What a tool answers; one that waits does so until its timeout, or until the server stops."""

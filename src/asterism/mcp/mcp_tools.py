@@ -72,7 +72,7 @@ class McpTool:
         return set(input_schema(self)["properties"])
 
     async def call(self, system: LocalSystem, request: Any) -> Any:
-        return await (self.function or self.operation.function)(system, request)
+        return await system.do(self.operation, request, self.function or self.operation.function)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -404,13 +404,15 @@ def prepare_schemas() -> None:
 
 @dataclass(frozen=True)
 class McpHost:
-    """Where tools work. ``system_of`` is the store in the name of a caller, as an editor. ``count_edit``
-    raises RequestRefused if a caller edits too often. Waits end when ``stopping`` is set."""
+    """Where tools work. ``system_of`` is the store in the name of a caller, as an editor. ``count_edit`` raises
+    RequestRefused if a caller edits too often, ``count_refusal`` if one is refused too often. Waits end when
+    ``stopping`` is set."""
 
     fleet: Fleet
     system_of: Callable[[Credential], LocalSystem]
     count_edit: Callable[[Credential], None] = lambda caller: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    count_refusal: Callable[[Credential], None] = lambda caller: None
 
     def system(self, caller: Credential, operation: Operation[Any, Any, Any], names: Mapping[str, Any]) -> LocalSystem:
         """The system for an operation, whose request has these names, if the caller may use it. Raises ScopeMissing."""

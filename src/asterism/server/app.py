@@ -98,7 +98,7 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
         fields: dict[str, Any] = {**vars(call.query if in_query else call.body), **call.path}
         for name in numbers:
             fields[name] = _number(name, call.path[name])
-        return await operation.function(call.system, operation.request(**fields))
+        return await call.system.call(operation, operation.request(**fields))
 
     return Endpoint(
         operation.method,

@@ -25,13 +25,16 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from asterism.api.credentials import Credential
+from asterism.api.credentials import Credential, ScopeMissing
+from asterism.api.local.audited import record_refusal
 from asterism.api.local.edit_handlers import EditedPlans
 from asterism.api.local.problem_statuses import checked_name, request_violations
 from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, path_fields
-from asterism.api.system import LocalSystem
+from asterism.api.operations import OPERATIONS
+from asterism.api.system import Actor, LocalSystem
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.fleet.audit_log import AuditLog
 from asterism.fleet.fleet import Fleet
 from asterism.server.event_stream import FleetFeed, PlanFeeds
 from asterism.server.kept_answers import KeptAnswers, KeyedRequest
@@ -161,15 +164,30 @@ class ServerState:
         """The layouts of plans, for the page."""
         return PlanLayouts()
 
-    def system_of(self, caller: Credential | None, *, agent: bool = False) -> LocalSystem:
-        """The store in the name of a caller. It is an editor, which has a scope, if it may edit plans but not operate
-        them, or if it is an ``agent``: a model may act through MCP, whatever its credential allows."""
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        """Who changed what."""
+        return AuditLog(self.fleet.store)
+
+    def system_of(
+        self, caller: Credential | None, *, agent: bool = False, request: Request | None = None
+    ) -> LocalSystem:
+        """The store in the name of a caller, who makes a request. It is an editor, which has a scope, if it may edit
+        plans but not operate them, or if it is an ``agent``: a model may act through MCP, whatever its credential
+        allows."""
         is_person = caller is None or (caller.allows("operate") and not agent)
         editor = None if is_person or caller is None else caller.name
         fleet = self.fleet if caller is None else self._fleet_of(caller.name)
-        system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False)
-        system.edited_plans = self.edited_plans  # those of all callers
+        actor = None if caller is None else self.actor_of(caller, request)
+        system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False, client=actor)
+        system.edited_plans, system.audit_log = self.edited_plans, self.audit_log  # those of all callers
         return system
+
+    def actor_of(self, caller: Credential, request: Request | None) -> Actor:
+        """A caller as the audit log names it."""
+        address = "" if request is None else self.gate.client_address(request)
+        key = "" if request is None else request.headers.get(KEY_HEADER, "")
+        return Actor(caller.name, caller.kind, caller.id, address, key)
 
     def _fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""
@@ -287,11 +305,11 @@ class EndpointApp:
         if endpoint.needs is not None:
             caller = await server.gate.caller(request)
             server.gate.admit(request, caller.shown)
-            caller.check(endpoint.needs, path)
+            await self._check_scope(caller, request, path)
             held.enter_context(server.gate.counted(caller))
             if endpoint.edits:
                 server.gate.count_edit(caller)
-        call = Call(request, server, caller, server.system_of(caller), path)
+        call = Call(request, server, caller, server.system_of(caller, request=request), path)
         try:
             call.query = endpoint.query.model_validate(_query(request))
             if endpoint.body is not None:
@@ -305,6 +323,18 @@ class EndpointApp:
             words = [f"{endpoint.method} {endpoint.path}".encode(), *map(to_json, (path, call.query, call.body))]
             keyed = KeyedRequest.of(caller.id, key, *words)
             return await server.kept_answers.answer(keyed, lambda: self._settled(call), secret=endpoint.secret)
+
+    async def _check_scope(self, caller: Credential, request: Request, path: Mapping[str, str]) -> None:
+        """Raises ScopeMissing, which is recorded, and RequestRefused for a caller who does not stop."""
+        assert self._endpoint.needs is not None
+        try:
+            caller.check(self._endpoint.needs, path)
+        except ScopeMissing as error:
+            operation = OPERATIONS.get(self._endpoint.name)
+            if operation is not None and operation.changes:
+                self._server.gate.count_refusal(caller)
+                await record_refusal(self._server.system_of(caller, request=request), operation, path, error)
+            raise
 
     async def _handle(self, call: Call) -> Response:
         result = await self._endpoint.handler(call)

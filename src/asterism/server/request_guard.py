@@ -58,6 +58,9 @@ FAILURE_WINDOW = 60.0
 EDITS_PER_MINUTE = 120
 """How many edits one credential may make in a minute."""
 
+REFUSALS_PER_MINUTE = 60
+"""How many refused operations of one credential are recorded in a minute; more get 429."""
+
 REQUESTS_AT_ONCE = 32
 """How many requests of one credential may be answered at once, event streams included."""
 
@@ -149,6 +152,7 @@ class Gate:
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._wrong_codes = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
+        self._refusals = RecentEvents(now, REFUSALS_PER_MINUTE, 60.0)
         self._under_way = RequestsUnderWay(requests_at_once)
 
     async def caller(self, request: Request) -> Credential:
@@ -178,6 +182,16 @@ class Gate:
         """Raises RequestRefused if a credential has made too many edits in the last minute."""
         self._edits.check(caller.id, f"too many edits of {caller.name} in a minute")
         self._edits.add(caller.id)
+
+    def count_refusal(self, caller: Credential) -> None:
+        """Raises RequestRefused if a credential was refused too often in the last minute: each refusal is recorded, and
+        the record must not grow as fast as somebody likes."""
+        self._refusals.check(caller.id, f"{caller.name} was refused too often in a minute")
+        self._refusals.add(caller.id)
+
+    def client_address(self, request: Request) -> str:
+        """The address of who sent a request, for people."""
+        return request.client.host if request.client is not None else ""
 
     async def _find(self, request: Request, token: str) -> Credential:
         credential = await self.credentials.find(token) if token else None

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 
 from asterism import __version__
 from asterism.api import documents
-from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, LoginRefused, allows
+from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, Credential, LoginRefused, allows
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.api.local.fleet_handlers import metrics_families
 from asterism.api.operation import READ, path_fields
@@ -22,6 +22,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import read_plan
+from asterism.fleet.audit_log import DONE, AuditEntry
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.event_stream import EventStream
 from asterism.server.request_guard import client_of, cookie_header
@@ -68,6 +69,15 @@ def operations_of(scopes: Collection[str], plan: str | None) -> list[str]:
     ]
 
 
+LOG_IN, LOG_OUT = "log_in", "log_out"
+"""What the audit log calls the ends of a session, which are no operations."""
+
+
+async def _record(call: Call, what: str, caller: Credential) -> None:
+    actor, at = call.server.actor_of(caller, call.request), call.fleet.store.clock()
+    await call.server.audit_log.append(AuditEntry(at, operation=what, outcome=DONE, **vars(actor)))
+
+
 async def login(call: Call) -> Response:
     """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
     which browsers send to no server."""
@@ -77,6 +87,7 @@ async def login(call: Call) -> Response:
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
         return RedirectResponse("/", 303)  # the page of a browser that is logged in, or how to log in
+    await _record(call, LOG_IN, new.credential)
     response = RedirectResponse(f"/#key={new.page_key}", 303)
     response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
     return response
@@ -85,6 +96,7 @@ async def login(call: Call) -> Response:
 async def login_command(call: Call) -> Any:
     """Exchange a one-time code for a token, once."""
     new = await call.server.gate.redeem_login(call.request, call.body.code, TOKEN)
+    await _record(call, LOG_IN, new.credential)
     return documents.NewToken(token=new.token, **client_of(new.credential))
 
 
@@ -92,6 +104,7 @@ async def logout(call: Call) -> Response:
     """Revoke the credential of the request, and forget its cookie."""
     assert call.caller is not None
     await call.server.gate.credentials.revoke(call.caller.id)
+    await _record(call, LOG_OUT, call.caller)
     return JSONResponse({}, headers={"set-cookie": cookie_header(call.server.gate, "", 0)})
 
 

@@ -17,6 +17,7 @@ from asterism.api.local.run_handlers import notice_document, run_documents
 from asterism.api.operation import NoFields
 from asterism.api.system import LocalSystem
 from asterism.base.durations import format_age
+from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import Family, render
 from asterism.base.text import masked_url, masked_urls
 from asterism.core.json_values import plain_json
@@ -24,6 +25,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
 from asterism.core.run.session import OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.audit_log import AuditFilter, is_place
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import AmbiguousRun, CancelledCount, find_run, take_snapshot
@@ -327,6 +329,25 @@ def _score(device: str, parts: Mapping[str, float] | None, why: str | None, chos
         chosen=chosen,
         why=why,
     )
+
+
+# -- the audit log -----------------------------------------------------------------------------------------------------
+
+
+async def list_audit(system: LocalSystem, request: declared.ListAudit) -> documents.Page[documents.AuditEntry]:
+    if request.after is not None and not is_place(request.after):
+        raise RequestRefused(422, f"{request.after!r} is not the 'next' of a page of the audit log")
+    fleet = system.fleet
+    names = ("by", "operation", "target", "outcome", "since", "until")
+    wanted = AuditFilter(**{name: getattr(request, name) for name in names})
+    keep = (await fleet.settings()).keep_audit
+    items: list[documents.AuditEntry] = []
+    async with contextlib.aclosing(system.audit_log.entries(wanted, keep, request.after)) as entries:
+        async for kept in entries:
+            if len(items) == request.limit:
+                return documents.Page(items=items, next=items[-1].id, now=fleet.store.clock())
+            items.append(document_of(documents.AuditEntry, kept.entry, id=kept.id))
+    return documents.Page(items=items, now=fleet.store.clock())
 
 
 # -- tokens of a store -------------------------------------------------------------------------------------------------

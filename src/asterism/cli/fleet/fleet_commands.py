@@ -54,6 +54,7 @@ async def show(system: System) -> Answer:
 @fleet.command()
 @duration_option("--keep", help="How long to keep ended runs, such as 30d.")
 @duration_option("--keep-events", help="How long to keep events that plans wait for, such as 7d.")
+@duration_option("--keep-audit", help="How long to keep entries of the audit log, such as 90d.")
 @size_option("--large", help="Store larger inputs and outputs apart from their runs, such as 64k.")
 @size_option("--most", help="Refuse larger inputs and outputs, such as 64M.")
 @size_option("--log-limit", help="How much of what each attempt prints to keep, such as 256k.")

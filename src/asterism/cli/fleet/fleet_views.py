@@ -166,12 +166,26 @@ def _written(value: object) -> str:
     return masked_urls(json.dumps(value, ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
 
 
+AUDIT_TABLE = TimedTable[documents.AuditEntry](
+    {
+        Column("TIME"): lambda entry, now: format_time(entry.at),
+        Column("BY", least=6): lambda entry, now: clean(entry.by),
+        Column("OPERATION"): lambda entry, now: entry.operation,
+        Column("TARGET", least=8, name=True): lambda entry, now: clean(entry.target),
+        Column("OUTCOME"): lambda entry, now: Text(entry.outcome, "" if entry.outcome == "done" else tone("failed")),
+        Column("WHY", least=8, needed=False): lambda entry, now: clean(entry.reason or entry.detail),
+        Column("FROM", needed=False): lambda entry, now: entry.address or entry.kind,
+    }
+)
+
+
 def settings_lines(settings: documents.Settings, width: int | None = None) -> list[Text]:
     """The settings of a fleet, each with its meaning."""
     weights = ", ".join(f"{name} {value:g}" for name, value in settings.weights.items())
     facts = {
         "keep": f"runs are deleted {format_age(settings.keep)} after their end",
         "keep_events": f"events are deleted {format_age(settings.keep_events)} after they were sent",
+        "keep_audit": f"entries of the audit log are deleted after {format_age(settings.keep_audit)}",
         "large": f"inputs and outputs above {format_size(settings.large)} are stored apart",
         "most": f"inputs and outputs above {format_size(settings.most)} are refused",
         "device_bytes": f"each device of a gateway may store {format_size(settings.device_bytes)} of "

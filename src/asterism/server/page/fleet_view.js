@@ -1,5 +1,6 @@
 // The fleet: devices, runs, schedules, series and notices.
 import { address, addressOf } from "./address.js";
+import { AuditView } from "./audit_view.js";
 import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
 import { get } from "./api.js";
@@ -9,14 +10,14 @@ import { SchedulesView } from "./schedules_view.js";
 import { html } from "./ui.js";
 import { ago, clock, plural, words } from "./words.js";
 
-const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
+const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices", audit: "Audit" };
 export const tabsFor = () => Object.keys(TABS).filter((name) => may(`list_${name}`));
 
 export function FleetView({ fleet }) {
   const tabs = tabsFor();
   const tab = tabs.includes(address.value.parts[1]) ? address.value.parts[1] : tabs[0];
   if (!tab) return html`<div class="column"><${Empty} title="You may not see the fleet."><p>This needs the scope observe.</p><//></div>`;
-  const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
+  const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView, audit: AuditView }[tab];
   return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${tabs.map((name) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${TABS[name]}>${TABS[name]}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
 }

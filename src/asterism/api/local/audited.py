@@ -1,0 +1,101 @@
+"""Operations that change something, with their entries in the audit log (``fleet/audit_log.py``).
+
+Reads and dry runs are not recorded, and pay nothing. A request without a valid credential has no name: it is counted by
+its address and refused (``server/request_guard.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from asterism.api.local.problem_statuses import error_detail
+from asterism.api.operation import Operation, path_fields
+from asterism.api.system import LocalSystem
+from asterism.core.errors import AsterismError
+from asterism.core.plan.edits import EditWaits
+from asterism.durable.plan_requests import NotAnswered
+from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, clipped
+from asterism.series.register import OutcomeUnknown
+from asterism.store.store_errors import StoreError
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+TOLD = ("action", "status", "workflow", "scopes", "limits", "without_editor", "from_tasks", "device", "issue", "for")
+"""The fields of requests that entries tell: none of them has a text that a person wrote, or a value of the work."""
+
+NAMES = ("name", "id", "key", "run", "plan")
+"""Where a request or an answer has the name of what was changed, if the path has none."""
+
+
+async def do_and_record(
+    system: LocalSystem,
+    operation: Operation[Any, Request, Answer],
+    request: Request,
+    do: Callable[[LocalSystem, Request], Awaitable[Answer]],
+) -> Answer:
+    """Do an operation, and append its entry. Raises what it raises."""
+    at = system.fleet.store.clock()
+    in_path = "/".join(str(getattr(request, name)) for name in path_fields(operation.path))
+
+    async def record(outcome: str, detail: str, answer: object = None) -> None:
+        target = in_path or _named(answer) or _named(request)
+        reason = _text(request, "reason")
+        await _append(system, operation, AuditEntry(at, "", "", outcome, target, detail, reason))
+
+    try:
+        answer = await do(system, request)
+    except asyncio.CancelledError:
+        await asyncio.shield(record(FAILED, "it was broken off"))
+        raise
+    except EditWaits as waits:
+        await record(DONE, str(waits))
+        raise
+    except Exception as error:
+        known = isinstance(error, AsterismError) and not isinstance(error, StoreError | OutcomeUnknown | NotAnswered)
+        told = error_detail(error) if isinstance(error, AsterismError) else "internal error"
+        await record(REFUSED if known else FAILED, told)
+        raise
+    await record(DONE, ", ".join(_told(request)), answer)
+    return answer
+
+
+async def record_refusal(
+    system: LocalSystem, operation: Operation[Any, Any, Any], in_path: Mapping[str, object], error: Exception
+) -> None:
+    """Append the entry of an operation that its caller may not do."""
+    if operation.changes:
+        target, at = "/".join(map(str, in_path.values())), system.fleet.store.clock()
+        await _append(system, operation, AuditEntry(at, "", "", REFUSED, target, str(error)))
+
+
+async def _append(system: LocalSystem, operation: Operation[Any, Any, Any], entry: AuditEntry) -> None:
+    shown = replace(
+        entry,
+        operation=operation.name,
+        target=clipped(entry.target),
+        detail=clipped(entry.detail),
+        reason=clipped(entry.reason),
+        **vars(system.actor),
+    )
+    await system.audit_log.append(shown)
+
+
+def _named(document: object) -> str:
+    return next((text for name in NAMES if (text := _text(document, name))), "")
+
+
+def _text(document: object, name: str) -> str:
+    value = getattr(document, name, "")
+    return value if isinstance(value, str) else ""
+
+
+def _told(request: object) -> Iterator[str]:
+    for name in TOLD:
+        value = getattr(request, name, None)
+        if value:
+            shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            yield name if value is True else f"{name} {shown}"

@@ -1,0 +1,189 @@
+"""The audit log: who changed what, and who was refused it. A record that is only appended to.
+
+Entries are registers by time, in a folder for each day of UTC: ``audit/2026-11-19/TIME…``. No entry is ever
+written again, so processes that append at once do not meet. Days older than ``Settings.keep_audit`` are removed.
+
+An entry is a commit of its own, after the change and before its answer: every change that was answered is in the log.
+A process that is killed between the two leaves a change without an entry and without an answer. The story of the plan
+or run is written with the change itself and names the caller all the same. If the store cannot be written to, the entry
+goes to the log of the process. Entries of one moment share a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from itertools import count
+from typing import NamedTuple
+
+from asterism.base.secret_mask import environment_mask
+from asterism.core.record_codec import Record
+from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import PutRegister, Register, Store
+from asterism.store.store_errors import CorruptRecord, StoreError
+
+log = logging.getLogger("asterism.audit")
+
+PREFIX = "audit/"
+
+LONGEST_TEXT = 500
+"""How many characters a text of an entry has at most; a longer one ends with ``…``."""
+
+OUTCOMES = DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""``failed``: it broke off, and may have been done in part."""
+
+OLD_MONTHS = 36
+"""How many months before the oldest kept day are searched for entries to remove."""
+
+PAGE = 200
+"""How many entries one commit removes."""
+
+
+@dataclass(frozen=True)
+class AuditEntry(Record, sparse=True):
+    """``by`` is the name of the caller, ``credential`` the id of its token or session, and ``kind`` the kind of that:
+    ``token``, ``session``, ``proxy`` (a person whom a proxy logged in) or ``local`` (a command that opened the store).
+    ``target`` is what was changed, ``detail`` what else tells: the fields of the request, or why it was refused.
+    ``address`` is that of the client, ``key`` the idempotency key of the request."""
+
+    at: float
+    by: str
+    operation: str
+    outcome: str
+    target: str = ""
+    detail: str = ""
+    reason: str = ""
+    kind: str = "local"
+    credential: str = ""
+    address: str = ""
+    key: str = ""
+
+
+class KeptEntry(NamedTuple):
+    """An entry with its place in the log."""
+
+    id: str
+    entry: AuditEntry
+
+
+@dataclass(frozen=True)
+class AuditFilter:
+    """Entries that satisfy every condition that is given. ``by`` is a name or the id of a credential; ``target`` is the
+    whole target, or its beginning up to a ``/``."""
+
+    by: str | None = None
+    operation: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def matches(self, entry: AuditEntry) -> bool:
+        return (
+            self.by in (None, entry.by, entry.credential)
+            and self.operation in (None, entry.operation)
+            and self.outcome in (None, entry.outcome)
+            and (self.target is None or f"{entry.target}/".startswith(f"{self.target}/"))
+            and (self.since is None or entry.at >= self.since)
+            and (self.until is None or entry.at < self.until)
+        )
+
+
+def clipped(text: str) -> str:
+    """A text of an entry: without the values of secrets of this process, and not too long."""
+    shown = environment_mask(()).text(text)
+    return shown if len(shown) <= LONGEST_TEXT else f"{shown[: LONGEST_TEXT - 1]}…"
+
+
+@dataclass
+class AuditLog:
+    """The audit log of a store."""
+
+    store: Store
+    _unwritten: list[PutRegister] = field(default_factory=list, repr=False)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    async def append(self, entry: AuditEntry) -> None:
+        """Write an entry; durable when it returns. If the store cannot be written to, it is logged instead."""
+        self._unwritten.append(PutRegister(new_key(entry.at), entry.to_json(), None))
+        async with self._writing:  # who waited finds its entry written with those of the others
+            writes, self._unwritten = self._unwritten, []
+            if not writes:
+                return
+            try:
+                await self.store.commit(writes)
+            except StoreError as error:
+                for write in writes:
+                    log.error("not in the audit log (%s): %s", error, json.dumps(write.value))
+
+    async def entries(
+        self, wanted: AuditFilter, keep: float, after: str | None = None
+    ) -> AsyncGenerator[KeptEntry, None]:
+        """The entries that match, the newest first, from the one after ``after`` on."""
+        now = self.store.clock()
+        last = day_of(now if wanted.until is None else min(wanted.until, now))
+        first = day_of(max(now - keep, now - keep if wanted.since is None else wanted.since))
+        if after is not None:
+            last = min(last, date.fromisoformat(after[:10]))
+        while last >= first:
+            for register in reversed(await self.store.registers(f"{PREFIX}{last}/")):
+                place = register.key.removeprefix(PREFIX)
+                entry = _readable(register) if after is None or place < after else None
+                if entry is not None and wanted.matches(entry):
+                    yield KeptEntry(place, entry)
+            last -= timedelta(days=1)
+
+
+_numbers = count()
+
+
+def new_key(at: float) -> str:
+    """A key for an entry. Those of one process and one microsecond are in the order of their calls."""
+    return f"{PREFIX}{day_of(at)}/{round(at * 1e6):017d}-{next(_numbers) % 10**6:06d}-{secrets.token_hex(4)}"
+
+
+def day_of(at: float) -> date:
+    return datetime.fromtimestamp(at, UTC).date()
+
+
+def is_place(text: str) -> bool:
+    """Whether a text can be the place of an entry."""
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return text[10:11] == "/"
+
+
+def _readable(register: Register) -> AuditEntry | None:
+    try:
+        return register.read(AuditEntry.from_json)
+    except CorruptRecord as error:
+        log.error("an entry of the audit log is left out: %s", error)
+        return None
+
+
+async def remove_entries(store: Store, before: float) -> int:
+    """Remove the days before that of ``before``. Returns how many entries they had."""
+    cut = day_of(before)
+    months = [_month_before(cut, number) for number in range(1, OLD_MONTHS + 1)]
+    days = [f"{cut:%Y-%m}-{day:02}" for day in range(1, cut.day)]
+    removed = 0
+    for prefix in (*reversed(months), *days):
+        old = await store.registers(f"{PREFIX}{prefix}")
+        for first in range(0, len(old), PAGE):
+            writes = [PutRegister(entry.key, None, entry.revision) for entry in old[first : first + PAGE]]
+            if not await try_commit(store, writes):
+                return removed  # another process removes them
+            removed += len(writes)
+    return removed
+
+
+def _month_before(day: date, number: int) -> str:
+    year, month = divmod(day.year * 12 + day.month - 1 - number, 12)
+    return f"{year:04}-{month + 1:02}"
