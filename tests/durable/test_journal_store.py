@@ -151,7 +151,7 @@ async def test_an_edit_of_a_stopped_plan_applies_when_it_runs(stage: Stage) -> N
     await kept(stage, "a", "b")
     fleet = stage.fleet()
     batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
-    assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
+    assert (await admin.try_edit(fleet, "nightly", batch))[0].version == 1
     assert (await stage.load()).plan.version == 0
     assert (await admin.edit(fleet, "nightly", batch)).version == 1
     result = await stage.orchestrator().run_stored("nightly")

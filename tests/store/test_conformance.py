@@ -29,8 +29,7 @@ from asterism.testing.store_conformance import (
     session_tests,
 )
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
-from asterism.testing.store_conformance.feed_tests import FeedTests
-from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
+from asterism.testing.store_conformance.maintenance_tests import DumpTests, FeedTests, RetentionTests
 from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
 from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
 from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 from asterism.core.errors import RecordedError
+from asterism.core.json_values import mappings_in
 
 if TYPE_CHECKING:
     from asterism.core.plan.task import Task
@@ -66,16 +67,9 @@ def short_secret_warning(name: str, value: str) -> str | None:
 
 def secret_names(value: Any) -> Iterator[str]:
     """The names in ``{"secret": NAME}``, however deep in a value."""
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, list | tuple):
-            stack.extend(value)
-        elif isinstance(value, Mapping):
-            if set(value) == {"secret"} and isinstance(value["secret"], str):
-                yield value["secret"]
-            else:
-                stack.extend(value.values())
+    for part in mappings_in(value):
+        if set(part) == {"secret"} and isinstance(part["secret"], str):
+            yield part["secret"]
 
 
 def secrets_of_task(task: Task) -> set[str]:
@@ -341,8 +335,8 @@ def _character(sign: str, *, first: bool) -> str:
 def _entities(point: int) -> list[str]:
     from html.entities import codepoint2name
 
-    named = [codepoint2name[point]] if point in codepoint2name else ["apos"] if point == 39 else []
-    return [*named, f"#0*{point}", f"#[xX]0*{_hex(point, 0)}"]
+    name = "apos" if point == ord("'") else codepoint2name.get(point)
+    return [*([] if name is None else [name]), f"#0*{point}", f"#[xX]0*{_hex(point, 0)}"]
 
 
 _QUOTES = "'\""

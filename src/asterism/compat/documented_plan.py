@@ -469,12 +469,12 @@ class DocumentedPlan(JsonForm):
         """L, W and W/L: in seconds when every task has ended, in tasks before that."""
         timed = self.is_complete() and len(self.plan) > 0
         shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
-        number = float if timed else int
+        number, mode = (float, "actual_time") if timed else (int, "node_count")
         return {
             "critical_path_length": number(shape.critical_path),
             "total_work": number(shape.work),
             "parallelism_ratio": shape.ratio,
-            "calculation_mode": "actual_time" if timed else "node_count" if len(self.plan) else "empty",
+            "calculation_mode": mode if len(self.plan) else "empty",
             "critical_path_tasks": list(shape.path),
             "max_width": shape.width,
         }

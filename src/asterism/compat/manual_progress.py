@@ -80,9 +80,11 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
         return
     if _given_up(plan, node):
         node.needless, node.reason = False, ""
-    now = time.time()
-    started = node.started_at if node.started_at is not None else None if status is core.CANCELLED else now
-    ended = None if status is core.RUNNING else node.ended_at if node.ended_at is not None else now
+    now, started, ended = time.time(), node.started_at, node.ended_at
+    if started is None and status is not core.CANCELLED:
+        started = now
+    if status is core.RUNNING or ended is None:
+        ended = None if status is core.RUNNING else now
     facts: dict[str, Any] = {"status": status, "started_at": started, "ended_at": ended}
     if started is not None:
         facts |= {"device": node.device or BY_HAND, "attempts": max(1, node.attempts)}

@@ -262,11 +262,14 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
         return node.value
     if isinstance(node.error, TaskFailed):
         return node.error.execution
+    error: Exception | str | None = why
+    if node.error is not None:
+        error = node.error if isinstance(node.error, Exception) else repr(node.error)
     return ExecutionResult(
         node.id,
         TaskStatus(node.status),
         node.value,
-        why if node.error is None else node.error if isinstance(node.error, Exception) else repr(node.error),
+        error,
         start_time=moment(node.started_at),
         end_time=moment(node.ended_at),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -49,6 +49,18 @@ LARGE = 10_000
 
 SHORT = 200
 """How many parts a short object has at most; a character of text counts as one."""
+
+
+def mappings_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """The objects in a value, however deep, itself among them."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Mapping):
+            yield part
+            stack.extend(part.values())
+        elif isinstance(part, list | tuple):
+            stack.extend(part)
 
 
 def is_large(value: Any) -> bool:

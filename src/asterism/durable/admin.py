@@ -99,28 +99,23 @@ async def submission(fleet: Fleet, name: str) -> PutRegister:
 # -- editing -----------------------------------------------------------------------------------------------------------
 
 
-async def edit(
-    fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False, editor: str | None = None
-) -> Applied:
+async def edit(fleet: Fleet, name: str, batch: EditBatch, *, editor: str | None = None) -> Applied:
     """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended, and
     submits it to plan runners in the same commit.
 
-    Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
-    ``dry_run`` the edit is only checked. ``editor`` is the editor that it comes from; None for a person."""
-    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, dry_run, editor=editor))
+    Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled.
+    ``editor`` is the editor that it comes from; None for a person."""
+    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, editor=editor))
 
 
 async def edit_once(
     fleet: Fleet,
     name: str,
     batch: EditBatch,
-    dry_run: bool = False,
     also: Sequence[Write] = (),
     editor: str | None = None,
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
-    if dry_run:
-        return (await try_edit(fleet, name, batch, editor))[0]
 
     def submit(waiting: WaitingEdits, plan: RecordedConstellation) -> Applied:
         return waiting.submit(batch, None, editor)

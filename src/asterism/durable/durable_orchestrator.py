@@ -197,7 +197,7 @@ class DurableOrchestrator(PlanCommands):
 
         ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none.
         Raises PlanError, EditRejected, and what ``run_stored`` raises."""
-        batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
+        batch = None if edits is None else EditBatch.of(edits)
         first, conditions = tuple(from_tasks), self.options.conditions
         await reopen_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
         return await self.run_stored(name)

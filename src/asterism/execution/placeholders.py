@@ -24,7 +24,7 @@ from typing import Any
 
 from asterism.base.expressions import NAMESPACES, with_constants
 from asterism.core.errors import AsterismError
-from asterism.core.json_values import JsonObject
+from asterism.core.json_values import JsonObject, mappings_in
 from asterism.core.plan.awaited import with_zone
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
@@ -128,15 +128,11 @@ def fill_value(value: Any, scope: Scope) -> Any:
 def _constant(path: str, value: Any) -> Any:
     """The value, if no part of it would be resolved as a reference: a value that comes from outside the plan, such as
     the result of a request, must not name a secret."""
-    stack = [value]
-    while stack:
-        part = stack.pop()
+    for part in mappings_in(value):
         if is_reference(part) or is_files_reference(part):
             raise UnknownPlaceholder(
                 f"{{{path}}} is a mapping with the keys {', '.join(part)}, which would be a reference; use a part of it"
             )
-        if isinstance(part, Mapping | list):
-            stack.extend(part.values() if isinstance(part, Mapping) else part)
     return value
 
 

@@ -466,9 +466,10 @@ def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str)
             triggers = tuple(answer.triggers) or cycle.tasks
             edits = tuple(map(_edit, answer.edits))
             return EditBatch(edits, answer.author or author, answer.reason, base, triggers), ()
-        items = () if answer is None else (answer,) if isinstance(answer, tuple(EDITS.values())) else answer
-        if isinstance(items, Iterable) and not isinstance(items, str | bytes):
-            edits = tuple(map(_edit, items))
+        if answer is None or isinstance(answer, tuple(EDITS.values())):
+            answer = () if answer is None else (answer,)
+        if isinstance(answer, Iterable) and not isinstance(answer, str | bytes):
+            edits = tuple(map(_edit, answer))
             return EditBatch(edits, author, base_version=cycle.version, triggers=cycle.tasks), ()
     except Exception as error:
         raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {error_text(error)}")]) from None

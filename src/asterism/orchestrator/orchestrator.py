@@ -223,7 +223,7 @@ class Orchestrator(PlanCommands):
         Raises PlanError, EditRejected (also for edits that would wait for a person), and AlreadyRunning."""
         plan = ended.plan if isinstance(ended, Result) else ended
         self._check_idle(plan)
-        batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
+        batch = None if edits is None else EditBatch.of(edits)
         self.options.evaluate_conditions(plan)
         first = tuple(from_tasks)
         if plan.state is not ConstellationState.EXECUTING or first or batch is not None:

@@ -43,7 +43,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import AsterismError, NotJson
-from asterism.core.json_values import JsonObject, plain_json
+from asterism.core.json_values import JsonObject, mappings_in, plain_json
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import handles_files
 from asterism.execution.function_calls import call_in_thread
@@ -340,17 +340,8 @@ def _executed(work: Work) -> Any:
 
 def _sources(task: Task) -> set[str]:
     """The tasks to whose results inputs, variables or the request refer."""
-    sources: set[str] = set()
-    stack: list[Any] = [dict(task.inputs), dict(task.env), dict(task.http or {})]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Mapping):
-            if isinstance(value.get("from"), str):
-                sources.add(value["from"])
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
-    return sources
+    parts = mappings_in([task.inputs, task.env, task.http])
+    return {part["from"] for part in parts if isinstance(part.get("from"), str)}
 
 
 def _digest(value: Any) -> str:

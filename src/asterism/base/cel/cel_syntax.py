@@ -9,7 +9,6 @@ Not supported, and refused: messages (``Type{field: …}``), optional values (``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, InvalidExpression, UInt
@@ -24,40 +23,33 @@ MACROS = {"all": (2,), "exists": (2,), "exists_one": (2,), "existsOne": (2,), "f
 """The macros over a list or map, and how many arguments they take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(NamedTuple):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(NamedTuple):
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MapOf:
+class MapOf(NamedTuple):
     entries: tuple[tuple[Node, Node], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     function: str
     arguments: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Has:
+class Has(NamedTuple):
     of: Node
     field: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prefixed:
+class Prefixed(NamedTuple):
     """``!`` or ``-``, repeated ``times`` times."""
 
     operator: str
@@ -65,55 +57,47 @@ class Prefixed:
     of: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """Operators of one level, from left to right: ``a + b - c``."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Logical:
+class Logical(NamedTuple):
     """``&&`` or ``||`` between all operands."""
 
     operator: str
     operands: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conditional:
+class Conditional(NamedTuple):
     """``a ? b : c ? d : e``: the branches, and the value if no condition holds."""
 
     branches: tuple[tuple[Node, Node], ...]
     otherwise: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     key: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     name: str
     arguments: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Macro:
+class Macro(NamedTuple):
     name: str
     variable: str
     bodies: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """The value ``of``, and its members from left to right: ``a.b[c].d()``."""
 
     of: Node
@@ -358,7 +342,9 @@ def _integer(token: Token, negative: bool) -> int:
     unsigned = len(digits) < len(token.text)
     if number > (LARGEST_UINT if unsigned else LARGEST_INT + negative) or (unsigned and negative):
         raise InvalidExpression(f"at character {token.at + 1}: the integer is out of range")
-    return UInt(number) if unsigned else -number if negative else number
+    if unsigned:
+        return UInt(number)
+    return -number if negative else number
 
 
 def _text(token: Token) -> str | bytes:

@@ -30,7 +30,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
-from asterism.core.json_values import NOTHING
+from asterism.core.json_values import NOTHING, mappings_in
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
@@ -444,15 +444,9 @@ def _files_of(task: Task) -> Iterator[str]:
 
 def secrets_of(task: Task) -> Iterator[str]:
     """The secrets that a task refers to, wherever they stand."""
-    stack: list[Any] = [task.inputs, task.env, task.http, task.data]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Mapping):
-            if isinstance(value.get("secret"), str):
-                yield value["secret"]
-            stack.extend(value.values())
-        elif isinstance(value, list | tuple):
-            stack.extend(value)
+    for part in mappings_in([task.inputs, task.env, task.http, task.data]):
+        if isinstance(part.get("secret"), str):
+            yield part["secret"]
 
 
 # -- devices that an edit may name -------------------------------------------------------------------------------------

@@ -63,10 +63,6 @@ class EditorCost(Record, sparse=True):
 
 def dollars_text(dollars: float) -> str:
     """``$2.00``, and with more digits below a cent."""
-    return (
-        f"${dollars:.2f}"
-        if dollars >= 0.01 or not dollars
-        else f"${dollars:.2g}"
-        if dollars < 1e-4
-        else f"${dollars:.4f}"
-    )
+    if dollars >= 0.01 or not dollars:
+        return f"${dollars:.2f}"
+    return f"${dollars:.4f}" if dollars >= 1e-4 else f"${dollars:.2g}"

@@ -240,6 +240,11 @@ class EditBatch(Record, sparse=("undoes", "editor")):
         return "; ".join(listed) or "nothing"
 
     @classmethod
+    def of(cls, edits: EditBatch | Iterable[Edit]) -> EditBatch:
+        """A batch of these edits; a batch itself."""
+        return edits if isinstance(edits, EditBatch) else cls(tuple(edits))
+
+    @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
         """The batch that ``to_json`` wrote, or that a person or a model wrote in the same form."""
         if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):

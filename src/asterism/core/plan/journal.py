@@ -38,7 +38,7 @@ and after a restart the cycle may be claimed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from asterism.core.errors import (
     AsterismError,
@@ -64,6 +64,7 @@ SCHEMA = 1
 """The version of steps and snapshots."""
 
 Step = list[Any]
+TaskStep = TypeVar("TaskStep", bound=Callable[..., None])
 Record = Callable[[Step], None]
 
 
@@ -103,6 +104,17 @@ class EndedRun(NamedTuple):
 
 def _discard(step: Step) -> None:
     """The default of ``record``: for a plan that is not stored."""
+
+
+def _recorded(word: str, method: TaskStep) -> TaskStep:
+    """A step that concerns one task: preserves it before, and records the step after."""
+
+    def step(plan: RecordedConstellation, node: Node, *arguments: Any) -> None:
+        plan._preserve(node)
+        method(plan, node, *arguments)
+        plan.record([word, node.id, *arguments])
+
+    return step  # type: ignore[return-value]
 
 
 class RecordedConstellation(Constellation):
@@ -176,15 +188,12 @@ class RecordedConstellation(Constellation):
         parts = None if recorded is None else [recorded.kind, recorded.message]
         self.record(["finish", node.id, str(status), now, value, parts, review])
 
-    def retry(self, node: Node, now: float, why: str) -> None:
-        self._preserve(node)
-        super().retry(node, now, why)
-        self.record(["retry", node.id, now, why])
-
-    def count_loss(self, node: Node) -> None:
-        self._preserve(node)
-        super().count_loss(node)
-        self.record(["lose", node.id])
+    retry = _recorded("retry", Constellation.retry)
+    count_loss = _recorded("lose", Constellation.count_loss)
+    release = _recorded("release", Constellation.release)
+    set_files = _recorded("files", Constellation.set_files)
+    wait = _recorded("wait", Constellation.wait)
+    add_taint = _recorded("taint", Constellation.add_taint)
 
     def set_device(self, node: Node, device: str, run: str | None = None, session: str = "") -> None:
         """Record which device of a fleet runs a running task; with ``run`` also its run and the session of the device,
@@ -199,12 +208,6 @@ class RecordedConstellation(Constellation):
         else:
             self._begun[node.id] = BegunRun(node.epoch, run, session)
             self.record(["locate", node.id, device, run, session])
-
-    def set_files(self, node: Node, manifest: str) -> None:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
-        super().set_files(node, manifest)
-        self.record(["files", node.id, manifest])
 
     def begun_run(self, task_id: str) -> BegunRun | None:
         """The run that ``set_device`` was given for the present execution of a running task."""
@@ -238,21 +241,6 @@ class RecordedConstellation(Constellation):
             self._preserve(self.nodes[task_id])
         super().record_run(task_id, epoch, now, times, why)
         self.record(["ran", task_id, epoch, now, list(times), why])
-
-    def release(self, node: Node, now: float, why: str) -> None:
-        self._preserve(node)
-        super().release(node, now, why)
-        self.record(["release", node.id, now, why])
-
-    def wait(self, node: Node, now: float) -> None:
-        if self.snapshot is not None:
-            self.snapshot.preserve(node)
-        super().wait(node, now)
-        self.record(["wait", node.id, now])
-
-    def add_taint(self, node: Node, now: float, why: str) -> None:
-        super().add_taint(node, now, why)
-        self.record(["taint", node.id, now, why])
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         self._preserve_below(node)

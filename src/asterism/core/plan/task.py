@@ -280,7 +280,9 @@ def needs_of(task: Task) -> frozenset[str]:
 
 def capabilities(value: Any) -> frozenset[str] | None:
     """A list of capabilities, or one capability, as a set; None for anything else."""
-    words: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    if isinstance(value, str):
+        value = [value]
+    words: list[Any] = list(value) if isinstance(value, Iterable) else [None]
     return frozenset(words) if all(isinstance(word, str) for word in words) else None
 
 

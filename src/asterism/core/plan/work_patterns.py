@@ -40,7 +40,9 @@ def work_fits(task: Task, patterns: Iterable[str]) -> bool:
         return False
     if task.http is not None and _names_host(task):
         return False
-    fits = _function_fits if task.call is not None else _program_fits if task.argv is not None else _url_fits
+    fits = _url_fits if task.argv is None else _program_fits
+    if task.call is not None:
+        fits = _function_fits
     return any(pattern == "*" or fits(name, pattern) for pattern in patterns)
 
 

@@ -56,10 +56,9 @@ def problems_in(run: Run) -> list[str]:
 
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
     """The fields with an invalid value."""
-    fields = run.__dict__
     for name, valid in _FIELD_CHECKS.items():
-        if name not in fields or not valid(fields[name]):
-            yield name, fields.get(name)
+        if name not in vars(run) or not valid(getattr(run, name)):
+            yield name, vars(run).get(name)
 
 
 def _name(value: Any) -> bool:
@@ -103,39 +102,13 @@ def _mapping(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return problems_in
 
 
-def _entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, Entry) and _time(entry.at) and _text(entry.what) and entry.task is None and _text(entry.why)
-    )
-
-
-def _assignment(assignment: Any) -> bool:
-    return (
-        isinstance(assignment, Assignment)
-        and _name(assignment.device)
-        and _count(assignment.epoch)
-        and _time(assignment.assigned_at)
-        and _time(assignment.ended_at)
-        and assignment.reason in REASONS
-        and _text(assignment.detail)
-        and (assignment.score is None or _time(assignment.score))
-    )
+def _part(kind: type, **checks: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """The check of a part of a record, by its fields."""
+    return lambda part: isinstance(part, kind) and all(valid(getattr(part, name)) for name, valid in checks.items())
 
 
 def _content_name(value: Any) -> bool:
     return isinstance(value, str) and is_content_name(value)
-
-
-def _superseded(result: Any) -> bool:
-    return isinstance(result, Superseded) and _name(result.device) and _count(result.epoch) and _time(result.ended_at)
-
-
-def _progress(progress: Any) -> bool:
-    return (
-        isinstance(progress, Progress)
-        and _number(progress.step)
-        and (progress.total is None or _number(progress.total))
-    )
 
 
 def _traceparent(value: Any) -> bool:
@@ -153,6 +126,17 @@ def _uses(value: Any) -> bool:
 def _number(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_NUMBER
 
+
+_assignment = _part(
+    Assignment,
+    device=_name,
+    epoch=_count,
+    assigned_at=_time,
+    ended_at=_time,
+    reason=lambda reason: reason in REASONS,
+    detail=_text,
+    score=_optional(_time),
+)
 
 _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _id,
@@ -193,13 +177,13 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "declined": _mapping(_text),
     "previous": _many(_assignment),
     "scores": _mapping(_time),
-    "progress": _optional(_progress),
+    "progress": _optional(_part(Progress, step=_number, total=_optional(_number))),
     "output": lambda value: True,
     "files": _optional(_content_name),
     "error": _optional(_text),
     "cancelled": lambda value: isinstance(value, bool),
-    "superseded": _many(_superseded),
-    "story": _many(_entry),
+    "superseded": _many(_part(Superseded, device=_name, epoch=_count, ended_at=_time)),
+    "story": _many(_part(Entry, at=_time, what=_text, task=lambda task: task is None, why=_text)),
 }
 
 

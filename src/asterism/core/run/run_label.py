@@ -81,7 +81,8 @@ def tidy_label(text: str) -> str | None:
     """A label made from data: on one line, printable, at most LONGEST_LABEL characters, cut in the middle. None if
     nothing is left."""
     if not text.isprintable():
-        text = "".join(letter if letter.isprintable() else " " if letter.isspace() else "·" for letter in text)
+        on_one_line = (" " if letter.isspace() else letter for letter in text)
+        text = "".join(letter if letter.isprintable() else "·" for letter in on_one_line)
     text = text.strip()
     if len(text) > LONGEST_LABEL:
         half = LONGEST_LABEL // 2

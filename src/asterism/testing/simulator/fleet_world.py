@@ -548,8 +548,6 @@ class LimitWorld(FleetWorld):
             await set_limit(self.store, Limit("disk", self.chance.choice(SIZES["disk"])))
 
     async def _create(self, life: FleetLife, flow: Workflow) -> None:
-        uses = self.chance.choice(
-            [{"warehouse": 1}, {"warehouse": 1, "account/{seconds}": 1}, {"mail": 1}, {"disk": 1}]
-        )
+        uses = self.chance.choice(USES)
         limited = replace(flow, name=f"{flow.name} {len(uses)} {min(uses)}", uses=uses)
         await super()._create(life, limited)

@@ -421,9 +421,9 @@ class PeerWorld(World[PeerLife, PeerChecker]):
         loop = asyncio.get_running_loop()
         super().__init__(seed, PeerChecker(loop.time))
         self.splits, self._trouble, self.number_of_runs = splits, trouble, runs
-        self.losses = (
-            losses if losses is not None else (0.0 if splits is not None else self.chance.choice([0, 0.05, 0.2]))
-        )
+        if losses is None:
+            losses = self.chance.choice([0.0, 0.05, 0.2]) if splits is None else 0.0
+        self.losses = losses
         skews = [0.0, 86_400.0, -86_400.0] if splits is not None else self.chance.choices(self.skews, k=3)
         self.jumped = dict(zip(NAMES, skews, strict=True))
         self.stores = {

@@ -42,8 +42,8 @@ except ImportError as error:
     ) from error
 
 _TESTS = (
-    "concurrency_tests", "feed_tests", "limit_tests", "maintenance_tests", "model_tests", "query_tests", "record_tests",
-    "sample_records", "session_tests",
+    "concurrency_tests", "maintenance_tests", "model_tests", "query_tests", "record_tests", "sample_records",
+    "session_tests",
 )  # fmt: skip
 
 with contextlib.suppress(ImportError):  # so that pytest shows what a failed assertion in these modules compared
@@ -54,8 +54,7 @@ with contextlib.suppress(ImportError):  # so that pytest shows what a failed ass
 # ruff: noqa: E402
 from asterism.testing.conformance import ProcessOpener
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
-from asterism.testing.store_conformance.feed_tests import FeedTests
-from asterism.testing.store_conformance.maintenance_tests import DumpTests, RetentionTests
+from asterism.testing.store_conformance.maintenance_tests import DumpTests, FeedTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
 from asterism.testing.store_conformance.query_tests import FindTests, LimitTests, OrphanTests, TakeTests
 from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests

@@ -51,8 +51,9 @@ FAR = 1e12
 def a_run(number: int | str, flow: Workflow = FLOW, *, at: float | None = None, input: Any = None, **more: Any) -> Run:
     """Return the run ``r0001`` for 1, created at 1 s (or ``at``)."""
     run_id = f"r{number:04d}" if isinstance(number, int) else number
-    now = at if at is not None else float(number) if isinstance(number, int) else 1.0
-    return transitions.create(run_id, flow, input or {}, by="tester", now=now, **more)
+    if at is None:
+        at = float(number) if isinstance(number, int) else 1.0
+    return transitions.create(run_id, flow, input or {}, by="tester", now=at, **more)
 
 
 def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> Session:
