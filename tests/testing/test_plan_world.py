@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 LARGE = 200
 """The largest number of tasks of a large plan."""
 
-WITH_LARGE_PLANS = (11, 12)
+WITH_LARGE_PLANS = (8, 11)
 """The seeds of worlds with a large plan."""
 
 ABLATED = 60
