@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from asterism.core.errors import NotJson as NotJson
     from asterism.core.errors import PlanError as PlanError
     from asterism.core.errors import PlanFailed as PlanFailed
+    from asterism.core.errors import PlanOverlaps as PlanOverlaps
     from asterism.core.errors import RunRefused as RunRefused
     from asterism.core.errors import TooLarge as TooLarge
     from asterism.core.errors import UnknownTask as UnknownTask

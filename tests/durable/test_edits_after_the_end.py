@@ -13,7 +13,8 @@ from asterism.durable.journal_store import insert_plan, read_head
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_requests import EditAnswer, edit_plan
 from asterism.durable.plan_runner import LOOK_INTERVAL, PlanRunner
-from asterism.durable.plan_submissions import RUNNER_TIMEOUT, RUNNERS, announce_runner, submit_plan
+from asterism.durable.plan_submissions import submit_plan
+from asterism.durable.runner_registers import RUNNER_TIMEOUT, RUNNERS, announce_runner
 from asterism.durable.stored_plans import read_plan
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.cli.cli_scenes import heard, read_until
 from tests.jobs.desk import ROOT, Desk
+from tests.process_scenes import ended
 
 MOVED = ROOT / "examples" / "moved"
 
@@ -83,3 +86,28 @@ def test_23_a_makefile(desk: Desk, examples: Path, monkeypatch: pytest.MonkeyPat
     assert again.count("is unchanged") == 1
     assert "page[pages/lyra.txt] is unchanged" in again
     assert "Albireo" in (examples / "make/build/index.html").read_text()
+
+
+def test_23_one_release_at_a_time(desk: Desk) -> None:
+    """The ``concurrency`` of a GitHub workflow, and its ``cancel-in-progress``."""
+    gate = desk.folder / "gate"
+    os.mkfifo(gate)
+    tasks = "tasks:\n  ship: {shell: 'read word < gate; echo $word'}\n"
+    for overlap in ("queue", "skip", "replace"):
+        desk.write(f"{overlap}.yaml", f"id: release\noverlap: {overlap}\n{tasks}")
+    run = ("--store", desk.url, "--plain", "--id")
+    with desk.process("run", "queue.yaml", *run, "first") as first:
+        read_until(first, "ship started")
+        with desk.process("run", "queue.yaml", *run, "second") as second:
+            heard(second, "waits for its turn: plan 'first' of the same file")
+            assert "waits for plan first" in desk.sh("plan show second")
+            desk.sh(f"run skip.yaml --store {desk.url} --plain --id third", code=64)
+            assert "plan 'second' has not ended" in desk.said
+            desk.sh("run skip.yaml", code=64, ASTERISM_STORE="memory:")
+            assert "are in a store" in desk.said
+            with desk.process("run", "replace.yaml", *run, "fourth") as fourth:
+                read_until(fourth, "ship started")
+                assert [ended(process)[0] for process in (first, second)] == [130, 130]
+                gate.write_text("shipped\n")
+                assert ended(fourth)[0] == 0
+    assert desk.sh("plan list").count("cancelled") == 2

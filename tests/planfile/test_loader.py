@@ -203,3 +203,17 @@ def test_a_task_may_be_untrusted_and_have_a_cost_and_effects() -> None:
     assert only("{shell: x}").to_json() == {"id": "it", "shell": "x"}
     invalid, mistakes = examine("asterism: 1\ntasks:\n  a: {shell: x, cost: -1, effects: [flies]}\n", "plan")
     assert (invalid, len(mistakes)) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("head", "overlap"),
+    [("", None), ("overlap: skip", ("skip", 1)), ("overlap: queue\nparallel: 3", ("queue", 3))],
+)
+def test_overlap_and_how_many_run_before_it_counts(head: str, overlap: tuple[str, int] | None) -> None:
+    assert plan_file(f"asterism: 1\n{head}\ntasks: {{a: {{argv: [a]}}}}\n").constellation.overlap == overlap
+
+
+def test_how_many_run_means_nothing_without_overlap() -> None:
+    _, [mistake] = examine("asterism: 1\nparallel: 3\ntasks: {a: {argv: [a]}}\n", "plan")
+    text = "parallel is how many plans run before overlap counts: add overlap: skip, queue or replace"
+    assert (mistake.line, mistake.text) == (2, text)

@@ -34,8 +34,12 @@ def test_the_schema_is_valid_and_says_which_dialect_it_is_in() -> None:
 
 def test_the_schema_knows_every_key_of_a_plan_file_and_no_other() -> None:
     schema = json_schema()
-    keys = {"asterism", "id", "tags", "devices", "policy", "params", "defaults", "include", "tasks"}
-    assert set(schema["properties"]) == keys
+    keys = {"asterism", "id", "tags", "overlap", "parallel", "devices", "policy", "params"} | {
+        "defaults",
+        "include",
+        "tasks",
+    }
+    assert set(schema["properties"]) == {*keys, "tasks"}
     assert (schema["required"], schema["additionalProperties"]) == (["asterism"], False)
 
 

@@ -356,7 +356,8 @@ class Plan(PlanHead):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view. ``owner``
     is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
     count as running though no process runs the plan and no device executes them. ``tick`` has the values of its tick,
-    by the paths of their placeholders."""
+    by the paths of their placeholders. ``ahead`` is the plan for which it waits before any process runs it: of the
+    same file, or of the tick before."""
 
     version: int
     position: str
@@ -374,6 +375,7 @@ class Plan(PlanHead):
     cycles: list[Cycle]
     approvals: list[WaitingEdit] = field(default_factory=list)
     budget: EditorBudget | None = None
+    ahead: str | None = None
 
 
 class ExecutedTask(Document):

@@ -23,6 +23,7 @@ An error with a file name in this list is defined there::
     │   └── LeaseExpired          (execution/processes.py) the lease of a command ran out while its device was frozen
     ├── NoDevice                  no suitable device became available in time
     ├── AlreadyRunning            another orchestrator runs the plan
+    ├── PlanOverlaps              other plans of the file have not ended, and it says that no further one starts
     ├── CycleGone                 (core/plan/assignment_lock.py) the cycle is not open
     ├── CycleClaimed              (core/plan/assignment_lock.py) another editor has claimed the cycle
     ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be replayed
@@ -257,3 +258,7 @@ class NoDevice(AsterismError):
 
 class AlreadyRunning(AsterismError):
     """Another orchestrator runs this plan. A plan has one orchestrator at a time."""
+
+
+class PlanOverlaps(AsterismError):
+    """Other plans of the same file have not ended, and the file says that no further one is started."""

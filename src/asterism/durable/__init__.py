@@ -20,6 +20,8 @@
 ``editor_budget``         what an editor may spend on a plan, what it has spent, and who decides if that is all
 ``rejected_edits``        the newest rejected edits of a plan
 ``plan_submissions``      plans that any plan runner runs, until they have ended; those of schedules among them
+``plan_turns``            how many plans of one file run at a time, if it has ``overlap``
+``runner_registers``      which plan runners live, and what they are to run
 ``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
 ``admin``                 edit, pause, cancel and retry a stored plan from any process; find its owner
 ``plan_cache``            loaded plans that a process keeps for the next reader and the next edit

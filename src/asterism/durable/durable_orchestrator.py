@@ -21,6 +21,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from asterism.base.clock import Looks
 from asterism.core.errors import AlreadyRunning
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
@@ -44,6 +45,7 @@ from asterism.durable.journal_store import (
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.durable.plan_submissions import check_place, readable_files
 from asterism.durable.plan_summaries import ENDED
+from asterism.durable.plan_turns import entering, take_turn, turn_terms
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken, measure
 from asterism.fleet.fleet import Fleet, orchestrator_device
@@ -55,6 +57,7 @@ from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result, StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
+from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.store_errors import StoreUnavailable
 
 Value = TypeVar("Value")
@@ -162,8 +165,17 @@ class DurableOrchestrator(PlanCommands):
         plan_options |= approval_terms(
             options.approvals, options.approval_timeout, options.scopes, options.approval_escalation
         )
-        stored = await insert(self.fleet.store, recorded, lock, plan_options, plain_params, file=file)
+        plan_options |= turn_terms(recorded)
+        store, terms = self.fleet.store, plan_options
+
+        async def attempt() -> StoredConstellation:
+            turn = await entering(store, plan.id, terms)
+            return await insert(store, recorded, lock, terms, plain_params, file=file, also=turn)
+
+        stored = await retry_on_conflict(attempt)
         async with FleetMembership(self._agent(plan.id)) as member:
+            if await self._await_turn(plan.id):  # meanwhile it may have changed
+                stored = await load(store, plan.id, self.options.conditions)
             return await self.own(stored, member)
 
     async def run_stored(self, name: str) -> Result:
@@ -181,6 +193,7 @@ class DurableOrchestrator(PlanCommands):
                 f"To wait until it is gone: asterism plan standby {name}"
             )
         async with FleetMembership(agent) as member:
+            await self._await_turn(name)
             stored = await load(self.fleet.store, name, self.options.conditions)
             return await (self._result(stored) if stored.plan.state in ENDED else self.own(stored, member))
 
@@ -211,6 +224,19 @@ class DurableOrchestrator(PlanCommands):
                 if head.ended or await live_owner(self.fleet.store, head) is None:
                     return await self.run_stored(name)
             await self.fleet.clock.sleep(STANDBY_INTERVAL)
+
+    async def _await_turn(self, name: str) -> bool:
+        """Wait until a plan has its turn among those of its file. Returns whether it had to wait."""
+        told: str | None = None
+        async for _ in Looks(self.fleet.clock, interval=STANDBY_INTERVAL):
+            with contextlib.suppress(StoreUnavailable):  # its heartbeat says so
+                ahead = await take_turn(self.fleet, name)
+                if ahead is None:
+                    break
+                if ahead != told:
+                    self.waits_for_turn(name, ahead)
+                told = ahead
+        return told is not None
 
     def _agent(self, name: str) -> DeviceAgent:
         """The device agent. Its name is that of the plan and the machine, so that an earlier process of the same name
@@ -250,6 +276,10 @@ class DurableOrchestrator(PlanCommands):
             return await ownership.run(stored, self)
         finally:
             del self._owned[name]
+
+    def waits_for_turn(self, name: str, ahead: str) -> None:
+        """Called when a plan begins to wait for the end of another plan of its file. A subclass may override this to
+        say so."""
 
     def plan_options(self, plan: Constellation) -> Options:
         """The options with which a plan runs. A subclass may override this to choose them by the plan."""

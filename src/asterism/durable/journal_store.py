@@ -270,12 +270,15 @@ async def insert(
     params: Mapping[str, Any] = NOTHING,
     *,
     file: str = "",
+    also: Sequence[Write] = (),
 ) -> StoredConstellation:
-    """Store a new plan, in one commit. Raises ConstellationExists."""
+    """Store a new plan, in one commit with other writes. Raises ConstellationExists, and Conflict of the others."""
     new, writes = insertion(store, plan, lock, options, params, file=file)
     try:
-        await store.commit(writes)
-    except Conflict:
+        await store.commit([*writes, *also])
+    except Conflict as conflict:
+        if any(conflict.concerns("register", put.key) for put in also if isinstance(put, PutRegister)):
+            raise
         raise ConstellationExists(
             f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
         ) from None

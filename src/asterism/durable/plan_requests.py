@@ -40,7 +40,7 @@ from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
 from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.plan_submissions import is_to_be_run
+from asterism.durable.runner_registers import is_to_be_run
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.orchestrator import PlanCommands

@@ -23,15 +23,9 @@ from asterism.core.schedule.schedule import Schedule
 from asterism.durable.admin import live_owner
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
-from asterism.durable.plan_submissions import (
-    RUNNER_RENEWAL,
-    announce_runner,
-    awaited_plan,
-    open_submissions,
-    plan_ended,
-    plan_schedules,
-    withdraw_runner,
-)
+from asterism.durable.plan_submissions import awaited_plan, open_submissions, plan_ended
+from asterism.durable.plan_turns import take_turn
+from asterism.durable.runner_registers import RUNNER_RENEWAL, announce_runner, plan_schedules, withdraw_runner
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.store.store_errors import StoreUnavailable
@@ -114,7 +108,9 @@ class PlanRunner:
             await self._start(name)
 
     async def _start(self, name: str) -> None:
-        if name not in self.running and await awaited_plan(self._fleet.store, name) is None:
+        if name in self.running or await awaited_plan(self._fleet.store, name) is not None:
+            return
+        if await take_turn(self._fleet, name) is None:
             self.running[name] = asyncio.create_task(self._run(name))
 
     async def _due(self, schedule: Schedule) -> AsyncIterator[str]:

@@ -5,9 +5,6 @@ resumes it; one that is reopened by an edit, or for a retry through a server, in
 runner (plan_runner.py) in any process runs what is submitted and run nowhere. It removes a submission only together
 with the end of the plan that it read: if the plan was reopened meanwhile, it stays.
 
-Each plan runner has a register, too, which it renews while it lives: so the answer to an edit of a plan that no process
-runs can say whether one will (``is_to_be_run``).
-
 What durable plans plug into fleets: how the plan of a tick is stored, whether it has ended, how it is cancelled.
 
 A schedule keeps a plan as a document: the plan as JSON, and its lock policy. A tick stores a copy of it under a name of
@@ -34,7 +31,7 @@ from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task_files import handles_files
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run
 from asterism.core.schedule import ticks
-from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import TickValues
 from asterism.core.schedule.ticks import Calendar, CalendarTick, TickWork, ticks_between
 from asterism.durable import admin
@@ -49,11 +46,12 @@ from asterism.durable.journal_store import (
     unstarted,
 )
 from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_plans
+from asterism.durable.plan_turns import entering, turn_terms
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.backfills import TICKS_PER_TURN
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.scheduled_work import SCHEDULES, decode, plan_name, ticks_of
+from asterism.fleet.scheduled_work import plan_name, ticks_of
 from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PlanQuery, PutRegister, Query, Register, Store, Write
@@ -82,7 +80,8 @@ async def submit_plan(
         if await store.register(head_key(plan.id)) is not None:
             raise ConstellationExists(f"there is a plan {plan.id!r} already; give this one another name")
         writes = plan_writes(store, plan.id, document)  # checks the name
-        await store.commit([*writes, await submission(fleet, plan.id)])
+        turn = await plan_turn(store, plan.id, document)
+        await store.commit([*writes, *turn, await submission(fleet, plan.id)])
 
     for name in names or [plan.id]:
         plan.id = name
@@ -91,65 +90,8 @@ async def submit_plan(
     await retry_on_conflict(attempt)  # raises
 
 
-async def submit_again(fleet: Fleet, name: str) -> None:
-    """Let a plan runner run a stored plan that has not ended. Raises UnknownConstellation."""
-
-    async def attempt() -> None:
-        await read_head(fleet.store, name)
-        await fleet.store.commit([await submission(fleet, name)])
-
-    await retry_on_conflict(attempt)
-
-
 AWAITED = "after_plan"
 """The term of a plan that names the plan whose success it waits for, before a plan runner runs it."""
-
-RUNNERS = "runner/"
-RUNNER_RENEWAL, RUNNER_TIMEOUT = 30.0, 90.0
-"""Seconds between two renewals of the register of a plan runner, and without one until it counts as dead."""
-
-
-async def announce_runner(store: Store, runner: str) -> None:
-    """Write or renew the register of a plan runner, and remove those of dead ones."""
-    runners = {register.key: register for register in await store.registers(RUNNERS)}
-    own = runners.pop(f"{RUNNERS}{runner}", None)
-    await try_commit(
-        store, [PutRegister(f"{RUNNERS}{runner}", {"at": store.clock()}, None if own is None else own.revision)]
-    )
-    for dead in runners.values():
-        if not _lives(store, dead):
-            await try_commit(store, [PutRegister(dead.key, None, dead.revision)])
-
-
-async def withdraw_runner(store: Store, runner: str) -> None:
-    """Remove the register of a plan runner that ends."""
-    register = await store.register(f"{RUNNERS}{runner}")
-    if register is not None:
-        await try_commit(store, [PutRegister(register.key, None, register.revision)])
-
-
-def _lives(store: Store, runner: Register) -> bool:
-    return abs(store.clock() - float(runner.value["at"])) <= RUNNER_TIMEOUT
-
-
-async def is_to_be_run(store: Store, name: str) -> bool:
-    """Whether a plan runner lives that is to run this plan, because it was submitted or belongs to a schedule."""
-    if not any(_lives(store, runner) for runner in await store.registers(RUNNERS)):
-        return False
-    if await store.register(f"{SUBMITTED}{name}") is not None:
-        return True
-    return any(name in schedule.open for schedule in await plan_schedules(store))
-
-
-async def plan_schedules(store: Store) -> list[Schedule]:
-    """The schedules that create plans, also those that were removed: the plans that they have created go on."""
-    schedules = []
-    for register in await store.registers(SCHEDULES):
-        with contextlib.suppress(InvalidSchedule):  # the coordinator logs it
-            stored = decode(register, removed=True)
-            if stored is not None and stored.schedule.plan is not None:
-                schedules.append(stored.schedule)
-    return schedules
 
 
 async def open_submissions(store: Store) -> list[str]:
@@ -193,11 +135,19 @@ def plan_writes(
     if tick:
         plan = with_tick(plan, tick)
     plan.id = name
-    terms = {"policy": document["policy"], **document.get("terms", {})}
+    terms = {"policy": document["policy"], **document.get("terms", {}), **turn_terms(plan)}
     if awaited is not None:
         terms[AWAITED] = awaited
     recorded, lock, options = unstarted(plan, terms)
     return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]
+
+
+async def plan_turn(store: Store, name: str, document: Mapping[str, Any], *, queue: bool = False) -> Sequence[Write]:
+    """The write with which the plan of a document waits for its turn among the plans of its file; none if it needs
+    none. With ``queue`` it waits whatever its file says. Raises PlanOverlaps."""
+    if not document["plan"].get("overlap"):
+        return []
+    return await entering(store, name, turn_terms(Constellation.from_json(document["plan"])), queue=queue)
 
 
 async def plan_ended(store: Store, name: str) -> bool:

@@ -37,7 +37,7 @@ from asterism.durable.journal_store import (
     load,
 )
 from asterism.durable.plan_requests import ask_why
-from asterism.durable.plan_submissions import awaited_plan
+from asterism.durable.plan_submissions import AWAITED, awaited_plan
 from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
@@ -48,6 +48,7 @@ from asterism.durable.plan_summaries import (
     running_tasks,
     times_of,
 )
+from asterism.durable.plan_turns import TURN, plan_ahead
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -61,7 +62,8 @@ from asterism.store.store_errors import StoreUnavailable
 class StoredPlan:
     """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
     ``cancel_request`` say who asked and why. ``waiting`` are the edits that wait for a person, ``account`` is what its
-    editor may spend and has spent. ``runs`` are the runs of its running tasks, as ``open_runs`` returns them."""
+    editor may spend and has spent. ``runs`` are the runs of its running tasks, as ``open_runs`` returns them. ``ahead``
+    is the plan for which it waits before any process runs it."""
 
     record: StoredConstellation
     owner: Session | None
@@ -71,6 +73,7 @@ class StoredPlan:
     waiting: Sequence[WaitingEdit] = ()
     account: Account | None = None
     runs: Mapping[str, Run] = field(default_factory=dict)
+    ahead: str | None = None
 
     @property
     def listed(self) -> ListedPlan:
@@ -131,7 +134,11 @@ async def read_plan(fleet: Fleet, name: str, *, for_thread: bool = False) -> Sto
     gone = await last_owner(fleet.store, record.head) if owner is None else None
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
     runs = (await open_runs(fleet.store, {name: running_tasks(record.plan)}))[name]
-    return StoredPlan(record, owner, paused, cancel_request, gone, waiting=waiting, account=account, runs=runs)
+    ahead = None
+    if owner is None and record.head.terms.keys() & {AWAITED, TURN}:
+        ahead = await awaited_plan(fleet.store, name) or await plan_ahead(fleet.store, name)
+    requests = paused, cancel_request, gone
+    return StoredPlan(record, owner, *requests, waiting=waiting, account=account, runs=runs, ahead=ahead)
 
 
 async def unreadable_plans(fleet: Fleet) -> list[UnreadablePlan]:
@@ -197,7 +204,8 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    holder = _plan_holder(stored, node, await awaited_plan(fleet.store, name))
+    waits = await awaited_plan(fleet.store, name), await plan_ahead(fleet.store, name)
+    holder = _plan_holder(stored, node, *waits)
     if stored.owner is not None and holder is None and node.tentative is None:
         told = await ask_why(fleet, name, task)
         if told is not None:
@@ -245,8 +253,9 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     return runs[0] if runs and not runs[0].ended else None
 
 
-def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None) -> Holder | None:
-    """What keeps the plan from starting a task that is ready. ``awaited`` is the plan whose success it waits for."""
+def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None, ahead: str | None) -> Holder | None:
+    """What keeps the plan from starting a task that is ready. ``awaited`` is the plan whose success it waits for, and
+    ``ahead`` the plan of its file whose end it waits for."""
     name = stored.record.head.name
     if stored.listed.cancelling and not stored.is_due(node):
         return Holder("cancel", name, "the plan is being cancelled")
@@ -254,6 +263,8 @@ def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None) -> Holder 
         return Holder("pause", name, f"the plan is paused {stored.paused}")
     if stored.owner is None and awaited is not None:
         return Holder("previous", awaited, f"the plan waits until that of the tick before, {awaited}, has succeeded")
+    if stored.owner is None and ahead is not None:
+        return Holder("turn", ahead, f"the plan waits for its turn: plan {ahead} of the same file has not ended")
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None

@@ -29,6 +29,7 @@ def with_tick(plan: Constellation, tick: TickValues | str) -> Constellation:
         tick = tick_on_request(tick)
     ticked = Constellation(plan.id)
     ticked.source, ticked.author, ticked.tags, ticked.tick = plan.source, plan.author, plan.tags, tick
+    ticked.overlap = plan.overlap
     for node in plan.nodes.values():
         ticked.insert(Node(_filled(node.task, tick), ticked.order.fresh()))  # ``add`` would imply dependencies
     for dependency in plan.dependencies:

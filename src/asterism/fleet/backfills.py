@@ -272,7 +272,9 @@ class BackfillPass:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         terms = values_of(schedule, tick, next_tick), awaited_name(schedule, tick, next_tick)
         writes = plan_port().plan_writes(self._store, name, kept.value, *terms)
-        return [*writes, await plan_port().submission(self._fleet, name)]
+        # to skip a tick, or to replace the one before, would defeat the backfill
+        turn = await plan_port().plan_turn(self._store, name, kept.value, queue=True)
+        return [*writes, *turn, await plan_port().submission(self._fleet, name)]
 
 
 def _end_text(backfill: Backfill) -> str:

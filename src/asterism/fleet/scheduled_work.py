@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
-from asterism.core.errors import AsterismError, RunRefused
+from asterism.core.errors import AsterismError, PlanOverlaps, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
@@ -186,7 +186,7 @@ class _NewWork(NamedTuple):
     open: Sequence[str]
     replaced: Sequence[str]
 
-    def entry(self, now: float, work: str) -> TickEntry:
+    def entry(self, now: float, work: str | None) -> TickEntry:
         """The entry of the history about the work."""
         return TickEntry(now, self.tick, CREATED, work, self.cause)
 
@@ -246,7 +246,12 @@ class ScheduledWork:
             await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
             return entry
         new = _NewWork(stored, after, tick, before, by, event, open_work, verdict.replaced)
-        return await (self._create_run(new) if schedule.plan is None else self._create_plan(new))
+        try:
+            return await (self._create_run(new) if schedule.plan is None else self._create_plan(new))
+        except PlanOverlaps as reason:
+            entry = new.entry(self._store.clock(), None)._replace(outcome=SKIPPED, why=str(reason))
+            await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+            return entry
 
     async def _create_run(self, new: _NewWork) -> TickEntry:
         fleet, schedule, tick = self._fleet, new.stored.schedule, new.tick
@@ -289,9 +294,10 @@ class ScheduledWork:
         # a person's request waits for nothing
         awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
         plan = plan_port().plan_writes(self._store, name, document, values, awaited)
+        turn = await plan_port().plan_turn(self._store, name, document)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
-            await self._store.commit([*writes, *plan, *taken])
+            await self._store.commit([*writes, *plan, *turn, *taken])
         except Conflict as conflict:
             if not conflict.concerns("register", f"{HEADS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None

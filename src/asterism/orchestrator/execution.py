@@ -64,6 +64,9 @@ logger = logging.getLogger("asterism.execution")
 NO_LIMITS = "it uses limits, and these are kept in a store: run the plan with one, such as with --store"
 """Why a task with ``uses`` is not executed."""
 
+NO_TURNS = "it has `overlap`, and the other plans of its file are in a store: run it with one, such as with --store"
+"""Why a plan with ``overlap`` is not run."""
+
 TEARDOWN_TIMEOUT = 300.0
 """Seconds that one attempt at a teardown may take, unless its task has a timeout: it runs also when its plan is
 cancelled, and must not keep the plan from its end."""

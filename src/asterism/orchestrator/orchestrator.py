@@ -29,7 +29,7 @@ from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, AnyEditor, editor_of
 from asterism.orchestrator.events import Event, EventBus
-from asterism.orchestrator.execution import NO_LIMITS, Execution
+from asterism.orchestrator.execution import NO_LIMITS, NO_TURNS, Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
@@ -248,6 +248,8 @@ class Orchestrator(PlanCommands):
             raise PlanError(f"plan {plan.id!r} is {plan.state}: it cannot run again; use retry")
         if (limited := next((node for node in plan.nodes.values() if node.task.uses), None)) is not None:
             raise PlanError(f"task {limited.id!r}: {NO_LIMITS}")
+        if plan.overlap is not None:
+            raise PlanError(f"plan {plan.id!r}: {NO_TURNS}")
         check_waits(plan)
         self.options.prepare(plan, assignments)
         execution = self._execution(plan)

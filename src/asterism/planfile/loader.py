@@ -219,16 +219,22 @@ class _PlanReader:
         imports, places = options.get("imports", False), options.get("places", ())
         context = PlanContext(self.raw.keys(), known, imports, places, names, ticks)
         scope = {"params": params, **({TICK_FOLLOWS: True} if ticks else {})}
-        plan = self._plan(heads[0][0].id or name, context, scope, tuple(options.get("only", ())))
+        head = heads[0][0]
+        if head.overlap is None and head.parallel > 1:
+            line = line_of(self.sources[0].data, ("parallel",))
+            text = "parallel is how many plans run before overlap counts: add overlap: skip, queue or replace"
+            self.mistakes.append(Mistake(line, text))
+        plan = self._plan(head.id or name, context, scope, tuple(options.get("only", ())))
         if plan is not None and tick is not None:
             plan = with_tick(plan, tick)
         elif plan is not None and ticks and self.parameters.required and not options.get("scheduled"):
             self._require_tick(plan)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
-        plan.tags = tuple(dict.fromkeys(heads[0][0].tags or ()))
-        named = heads[0][0].id is not None
-        return PlanFile(plan, devices, heads[0][0].policy, tuple(in_order(self.mistakes)), params, named)
+        plan.tags = tuple(dict.fromkeys(head.tags or ()))
+        plan.overlap = None if head.overlap is None else (head.overlap, head.parallel)
+        named = head.id is not None
+        return PlanFile(plan, devices, head.policy, tuple(in_order(self.mistakes)), params, named)
 
     def _plan(
         self, name: str, context: PlanContext, scope: Mapping[str, Any], only: tuple[str, ...]

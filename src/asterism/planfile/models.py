@@ -13,6 +13,7 @@ from asterism.base.durations import DURATION_PATTERN, parse_duration
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
+from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
 UNTAGGED = "\0"
@@ -372,6 +373,13 @@ class Head(Shape):
         list[Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]] | None,
         Field(max_length=20, description="words by which plans are found in a list"),
     ] = None
+    overlap: Annotated[
+        Literal["skip", "queue", "replace"] | None,
+        Field(description="what happens while another plan of this file has not ended; default: both run"),
+    ] = None
+    parallel: Annotated[
+        int, Field(ge=1, le=MOST_PARALLEL, description="how many plans of this file may run before `overlap` counts")
+    ] = 1
     devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="default: this machine")] = None
     policy: Annotated[
         LockPolicy | None,

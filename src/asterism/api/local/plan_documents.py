@@ -81,6 +81,7 @@ def view(
         cycles=[cycle_document(cycle) for cycle in stored.record.lock.cycles.values()],
         approvals=list(approvals),
         budget=None if stored.account is None else budget_document(stored.account),
+        ahead=stored.ahead,
     )
 
 

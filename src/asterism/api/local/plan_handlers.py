@@ -43,9 +43,9 @@ from asterism.durable.plan_history import (
     plan_events,
     versions,
 )
-from asterism.durable.plan_submissions import submit_again
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
+from asterism.durable.runner_registers import submit_again
 from asterism.durable.stored_plans import TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet import retention

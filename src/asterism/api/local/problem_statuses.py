@@ -25,6 +25,7 @@ from asterism.core.errors import (
     InvalidTask,
     InvalidWorkflow,
     NotJson,
+    PlanOverlaps,
     RunRefused,
     UnknownTask,
 )
@@ -102,6 +103,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (OutcomeUnknown, 504, "answer-lost"),
     (RegisterUnavailable, 503, "store-unavailable"),
     (ConstellationExists, 409, "plan-exists"),
+    (PlanOverlaps, 409, "plan-overlaps"),
     (NoSuchRun, 404, "unknown-run"),
     (AmbiguousRun, 409, "ambiguous-run"),
     (MissingInput, 422, "missing-input"),

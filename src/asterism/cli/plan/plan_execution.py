@@ -45,7 +45,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.run.run import PROCESSING, Run
-from asterism.core.run.session import Session
+from asterism.core.run.session import PLAN, Session
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import (
@@ -54,7 +54,6 @@ from asterism.durable.journal_store import (
     UnknownConstellation,
     load,
     read_head,
-    read_heads,
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.execution.foreach_expansion import template_of
@@ -113,14 +112,13 @@ class WatchedOrchestrator(DurableOrchestrator):
     async def _choose_local_work(self, name: str) -> None:
         """Execute tasks here if the options say so, or if no device has joined.
 
-        Orchestrators do not count as devices: they leave when their plan has ended, and a dead one still has a session
-        for a while."""
-        store = self.fleet.store
-        now, orchestrators = store.clock(), {head.device for head in await read_heads(store)}
+        Processes of other plans do not count as devices: they leave when their plan has ended, and a dead one still has
+        a session for a while."""
+        now = self.fleet.store.clock()
         self._joined_devices = [
             session
-            for session in await store.sessions()
-            if session.reachable(now) and session.slots and not session.draining and session.device not in orchestrators
+            for session in await self.fleet.store.sessions()
+            if session.reachable(now) and session.slots and not session.draining and PLAN not in session.profile
         ]
         slots = self.local_work.slots
         if slots is None:
@@ -143,6 +141,9 @@ class WatchedOrchestrator(DurableOrchestrator):
             return await super().own(kept, member)
         finally:
             self.recording.close()
+
+    def waits_for_turn(self, name: str, ahead: str) -> None:
+        note(f"Plan {name!r} waits for its turn: plan {ahead!r} of the same file has not ended.")
 
     def plan_options(self, plan: Constellation) -> Options:
         """Tasks are ranked by their estimates if at least one of them has one."""

@@ -77,6 +77,8 @@ def status_lines(plan: documents.Plan, resume: str) -> list[str]:
     lines = [f"{plan.name} is {plan.state_text}, version {plan.version}: {tasks}"]
     if plan.owner is not None:
         lines.append(f"run by {plan.owner}, last heartbeat {format_age(plan.now - (plan.heard_at or plan.now))} ago")
+    elif plan.ahead is not None:
+        lines.append(f"waits for plan {plan.ahead}")
     elif plan.state not in ENDED:
         lines += _nobody_lines(plan, resume)
     if plan.cancel_request is not None and (plan.cancelling or plan.state == "cancelled"):

@@ -98,6 +98,7 @@ class Graph:
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
         self.tags: tuple[str, ...] = ()  # words of the plan file by which plans are found
+        self.overlap: tuple[str, int] | None = None  # what it does while so many plans of its file have not ended
         self.tick: Mapping[str, str] = NOTHING  # of its schedule, by path; see core/schedule/tick_values.py
         self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py

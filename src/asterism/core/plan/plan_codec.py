@@ -42,7 +42,7 @@ SCHEMA = 1
 _SPARSE: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "edited": (lambda edited: dict(sorted(edited.items())), dict),
     **dict.fromkeys(("source", "author"), (str, str)),
-    "tags": (list, tuple),
+    **dict.fromkeys(("tags", "overlap"), (list, tuple)),
     "tick": (dict, dict),
     "cancel_reason": (str, str),
 }
@@ -210,7 +210,7 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
     """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs, into.tainted = graph.version, graph.epochs, set(graph.tainted)
     into.edited, into.source, into.author = dict(graph.edited), graph.source, graph.author
-    into.tags, into.tick = graph.tags, graph.tick
+    into.tags, into.overlap, into.tick = graph.tags, graph.overlap, graph.tick
     if graph.deciders or graph.provisionals:
         _copy_nodes(graph, into)
     else:

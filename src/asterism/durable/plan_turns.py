@@ -1,0 +1,161 @@
+"""Turns of the plans of one file: how many of them run at a time, if their file has ``overlap``.
+
+A register for each such file names the plans that have their turn (``running``) and those that wait for it
+(``waiting``, oldest first). A plan is written there in the commit that stores it. It gets its turn in a commit that
+expects this register, and the heads of the ended plans whose turns are free: so of two plans one gets a turn, and a
+plan that is reopened at that moment keeps its own.
+
+Nothing has to be given back, and nothing leaks: whether a plan still has its turn follows from whether it has ended. A
+plan that waits, and with which no process waits, lets the others pass; one that has begun keeps its turn until it has
+ended, whether a process runs it or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from asterism.core.errors import PlanError, PlanOverlaps
+from asterism.core.plan.constellation import Constellation
+from asterism.core.run.session import PLAN
+from asterism.durable import admin
+from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
+from asterism.durable.plan_summaries import live_sessions
+from asterism.durable.runner_registers import is_to_be_run, submit_again
+from asterism.fleet.fleet import Fleet
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write
+
+TURNS = "plan-turns/"
+"""The prefix of the keys of registers, one for each file."""
+
+TURN = "turn"
+"""The term of a plan with its file, what it does if others have not ended, and how many may run at once."""
+
+
+MOST_WAITING = 1_000
+"""How many plans of one file wait for their turn at most."""
+
+
+class _Turns(NamedTuple):
+    key: str
+    revision: int | None
+    running: Sequence[str]
+    waiting: Sequence[str]
+
+    def put(self, running: Sequence[str], waiting: Sequence[str]) -> PutRegister:
+        return PutRegister(self.key, {"running": list(running), "waiting": list(waiting)}, self.revision)
+
+
+async def _read(store: Store, file: str) -> _Turns:
+    key = f"{TURNS}{quote(file, safe='')}"
+    register = await store.register(key)
+    if register is None:
+        return _Turns(key, None, (), ())
+    return _Turns(key, register.revision, register.value["running"], register.value["waiting"])
+
+
+def turn_terms(plan: Constellation) -> dict[str, Any]:
+    """The terms of a plan whose file has ``overlap``."""
+    return {} if plan.overlap is None else {TURN: [plan.source or plan.id, *plan.overlap]}
+
+
+async def entering(store: Store, name: str, terms: Mapping[str, Any], *, queue: bool = False) -> list[Write]:
+    """The write with which a new plan waits for its turn; none if it needs none. With ``queue`` it waits whatever its
+    file says. Raises PlanOverlaps."""
+    if TURN not in terms:
+        return []
+    file, overlap, parallel = terms[TURN]
+    turns = await _read(store, file)
+    waiting = [other for other in turns.waiting if not await _has_ended(store, other)]
+    open_plans = [*[other for other in turns.running if not await _has_ended(store, other)], *waiting]
+    if overlap == "skip" and not queue and len(open_plans) >= parallel:
+        raise PlanOverlaps(
+            f"no plan of {file!r} is started: plan {open_plans[-1]!r} has not ended, and the file says `overlap: skip`"
+        )
+    if len(waiting) >= MOST_WAITING:
+        raise PlanOverlaps(f"no plan of {file!r} is started: {MOST_WAITING} plans wait for their turn, and no more may")
+    return [turns.put(turns.running, [*waiting, name])]
+
+
+async def plan_ahead(store: Store, name: str) -> str | None:
+    """The plan for whose end a stored plan waits; None if it may run, also to be cancelled."""
+    return await retry_on_conflict(lambda: _turn(store, name, None))
+
+
+async def take_turn(fleet: Fleet, name: str) -> str | None:
+    """Give a stored plan its turn, if it may have it; if it replaces earlier plans, these are cancelled. Returns as
+    ``plan_ahead``."""
+    return await retry_on_conflict(lambda: _turn(fleet.store, name, fleet))
+
+
+async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
+    """With ``fleet``, the turn is taken."""
+    try:
+        head, _ = await read_head(store, name)
+    except UnknownConstellation:
+        return None
+    if TURN not in head.terms or head.ended or await admin.cancel_reason(store, name) is not None:
+        return None
+    file, overlap, parallel = head.terms[TURN]
+    turns = await _read(store, file)
+    if name in turns.running:
+        return None
+    holders, free = await _holders(store, turns.running)
+    position = turns.waiting.index(name) if name in turns.waiting else len(turns.waiting)
+    earlier = [other for other in turns.waiting[:position] if not await _has_ended(store, other)]
+    if overlap == "replace" and fleet is not None:
+        older = [*holders, *earlier]
+        for other in older[: max(0, len(older) - parallel + 1)]:
+            await _replace(fleet, other, name)
+    elif overlap != "replace":  # who waits for nobody is overtaken
+        earlier = [other for other in earlier if await _is_attended(store, other)]
+    if len(holders) + len(earlier) >= parallel:
+        return [*holders, *earlier][0]
+    if fleet is not None:
+        waiting = [other for other in turns.waiting if other != name]
+        await store.commit([turns.put([*holders, name], waiting), *free])
+    return None
+
+
+async def _has_ended(store: Store, name: str) -> bool:
+    try:
+        return (await read_head(store, name))[0].ended
+    except UnknownConstellation:  # it was removed
+        return True
+
+
+async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], list[Write]]:
+    """The plans that still have their turn, and what is expected of the others."""
+    holders: list[str] = []
+    free: list[Write] = []
+    for other in running:
+        try:
+            head, revision = await read_head(store, other)
+        except UnknownConstellation:  # it was removed
+            continue
+        if head.ended:
+            free.append(ExpectRegister(head_key(other), revision))
+        else:
+            holders.append(other)
+    return holders, free
+
+
+async def _is_attended(store: Store, name: str) -> bool:
+    """Whether a process is to run a plan when it has its turn."""
+    if await is_to_be_run(store, name):
+        return True
+    return any(session.profile.get(PLAN) == name for session in (await live_sessions(store)).values())
+
+
+async def _replace(fleet: Fleet, name: str, by: str) -> None:
+    """Cancel a plan that ``by`` replaces, once. If no process runs it, a plan runner ends it."""
+    if await admin.cancel_reason(fleet.store, name) is not None:
+        return
+    with contextlib.suppress(PlanError):  # it has ended
+        await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
+    head, _ = await read_head(fleet.store, name)
+    if not head.ended and await admin.live_owner(fleet.store, head) is None:
+        await submit_again(fleet, name)

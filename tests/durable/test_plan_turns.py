@@ -1,0 +1,285 @@
+"""Turns of the plans of one file: what a further plan does while others have not ended, however it is started."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import PlanOverlaps
+from asterism.core.plan.constellation import Constellation
+from asterism.durable import admin, plan_turns
+from asterism.durable.admin import reopen_plan
+from asterism.durable.journal_store import read_head, read_heads
+from asterism.durable.plan_runner import PlanRunner
+from asterism.durable.plan_submissions import submit_plan
+from asterism.durable.plan_turns import plan_ahead, take_turn
+from asterism.durable.stored_plans import explain_task
+from asterism.execution.plan_tick import with_tick
+from asterism.fleet.backfills import read_backfill, start_backfill
+from asterism.fleet.scheduled_work import SchedulePass
+from tests.durable.durable_scenes import DONE, Stage, task
+from tests.durable.durable_work import gate
+
+pytestmark = pytest.mark.virtual_time
+
+
+def plan(name: str, overlap: str = "queue", parallel: int = 1, call: str = "work") -> Constellation:
+    made = Constellation(name)
+    made.source, made.overlap = "film", (overlap, parallel)
+    made.add(task(name, call))
+    return made
+
+
+async def states(stage: Stage) -> dict[str, str]:
+    return {head.name: head.state for head in await read_heads(stage.store)}
+
+
+async def until(stage: Stage, **wanted: str) -> None:
+    for _ in range(2000):
+        found = await states(stage)
+        if {name: found.get(name) for name in wanted} == wanted:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"it never came to {wanted}: {found}")
+
+
+def run(stage: Stage, made: Constellation) -> asyncio.Task[Any]:
+    """Run a plan in a process of its own."""
+    return stage.spawn(stage.orchestrator(host=made.id).run(made))
+
+
+def runner(stage: Stage) -> PlanRunner:
+    return PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator(local=0))
+
+
+async def test_plans_of_one_file_run_one_after_the_other_in_their_order(stage: Stage) -> None:
+    first = run(stage, plan("a", call="wait"))
+    await gate("a begun").wait()
+    run(stage, plan("b"))
+    await until(stage, b="created")
+    run(stage, plan("c"))
+    await asyncio.sleep(30.0)
+    assert (DONE["b"], DONE["c"]) == (0, 0)
+    assert (await plan_ahead(stage.store, "b"), await plan_ahead(stage.store, "c")) == ("a", "a")
+    told = await explain_task(stage.fleet(), "b", "b")
+    assert [reason.text for reason in told.reasons] == [
+        "the plan waits for its turn: plan a of the same file has not ended"
+    ]
+    await admin.cancel(stage.fleet(), "a")
+    await until(stage, a="cancelled", b="completed", c="completed")
+    order = {head.name: head.ended_at for head in await read_heads(stage.store)}
+    assert order["a"] < order["b"] < order["c"]  # type: ignore[operator]
+    await first
+
+
+async def test_other_files_and_plans_without_overlap_do_not_wait(stage: Stage) -> None:
+    run(stage, plan("a", call="wait"))
+    await gate("a begun").wait()
+    other, free = plan("b"), plan("c")
+    other.source, free.overlap = "album", None
+    run(stage, other)
+    run(stage, free)
+    await until(stage, b="completed", c="completed")
+
+
+async def test_so_many_plans_run_at_once(stage: Stage) -> None:
+    for name in "abc":
+        run(stage, plan(name, parallel=2, call="wait"))
+        await until(stage, **{name: "executing" if name != "c" else "created"})
+    await asyncio.sleep(30.0)
+    assert not gate("c begun").is_set()
+    await admin.cancel(stage.fleet(), "b")
+    await gate("c begun").wait()
+
+
+async def test_a_plan_that_is_skipped_is_not_stored(stage: Stage) -> None:
+    run(stage, plan("a", "skip", call="wait"))
+    await gate("a begun").wait()
+    with pytest.raises(PlanOverlaps, match="plan 'a' has not ended"):
+        await stage.orchestrator(host="b").run(plan("b", "skip"))
+    with pytest.raises(PlanOverlaps, match="plan 'a' has not ended"):
+        await submit_plan(stage.fleet(), plan("c", "skip"))
+    assert list(await states(stage)) == ["a"]
+
+
+async def test_a_newer_plan_replaces_the_older_ones(stage: Stage) -> None:
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    for name in "abc":
+        await submit_plan(stage.fleet(), plan(name, "replace", call="wait" if name == "a" else "work"))
+        if name == "a":
+            await gate("a begun").wait()
+    await until(stage, a="cancelled", b="cancelled", c="completed")
+    assert DONE["b"] == 0
+    assert "replaced by plan" in str(await admin.cancel_reason(stage.store, "b"))
+
+
+async def test_what_nobody_runs_is_ended_and_replaced(stage: Stage) -> None:
+    stopped = run(stage, plan("a", "replace", call="wait"))
+    await gate("a begun").wait()
+    stopped.cancel()
+    await asyncio.sleep(60.0)
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    run(stage, plan("b", "replace"))
+    await until(stage, a="cancelled", b="completed")
+
+
+async def test_a_schedule_and_a_person_share_the_turns(stage: Stage) -> None:
+    await stage.device("desk", monitor_every=None)
+    by_hand = run(stage, plan("film", "skip", call="wait"))
+    await gate("film begun").wait()
+    await stage.fleet().schedules.add("film", plan=plan("film", "skip"), every=60, plan_text="asterism: 1\n")
+    await asyncio.sleep(61.0)
+    await SchedulePass(stage.fleet()).run_pass()
+    [entry] = await stage.fleet().schedules.history("film")
+    assert (entry.outcome, entry.what) == ("skipped", None)
+    assert "plan 'film' has not ended" in entry.why
+    await admin.cancel(stage.fleet(), "film")
+    await by_hand
+    await asyncio.sleep(60.0)
+    await SchedulePass(stage.fleet()).run_pass()
+    assert [entry.outcome for entry in await stage.fleet().schedules.history("film")] == ["skipped", "created"]
+
+
+async def test_a_backfill_skips_nothing(stage: Stage) -> None:
+    """Its plans wait for each other, whatever the file says."""
+    fleet = stage.fleet()
+    await fleet.schedules.add("film", plan=plan("film", "skip"), cron="0 * * * *", plan_text="asterism: 1\n")
+    stage.spawn(runner(stage).run())
+    await stage.device("desk")
+    await start_backfill(fleet, "film", "1970-01-12T03:00", "1970-01-12T07:00", parallel=3)
+    for _ in range(600):
+        backfill = await read_backfill(fleet, "film")
+        if backfill.ended_at is not None:
+            break
+        await asyncio.sleep(1.0)
+    assert (backfill.succeeded, backfill.skipped, backfill.failed) == (5, 0, 0)
+
+
+async def test_a_process_that_dies_while_its_plan_waits_lets_others_pass(stage: Stage) -> None:
+    first = run(stage, plan("a", call="wait"))
+    await gate("a begun").wait()
+    waits = run(stage, plan("b"))
+    await until(stage, b="created")
+    waits.cancel()
+    await asyncio.sleep(60.0)
+    run(stage, plan("c"))
+    await admin.cancel(stage.fleet(), "a")
+    await until(stage, a="cancelled", c="completed", b="created")
+    await first
+    await stage.orchestrator(host="b").run_stored("b")
+    assert DONE["b"] == 1
+
+
+async def test_a_plan_that_was_left_keeps_its_turn_until_it_is_resumed(stage: Stage) -> None:
+    left = run(stage, plan("a", call="wait"))
+    await gate("a begun").wait()
+    left.cancel()
+    await asyncio.sleep(60.0)
+    run(stage, plan("b"))
+    await asyncio.sleep(60.0)
+    assert DONE["b"] == 0
+    await admin.cancel(stage.fleet(), "a")
+    await stage.orchestrator(host="a").run_stored("a")
+    await until(stage, b="completed")
+
+
+async def test_a_plan_that_waits_can_be_cancelled(stage: Stage) -> None:
+    run(stage, plan("a", call="wait"))
+    await gate("a begun").wait()
+    waits = run(stage, plan("b"))
+    await until(stage, b="created")
+    await admin.cancel(stage.fleet(), "b")
+    assert (await waits).state == "cancelled"
+
+
+async def test_a_retried_plan_waits_again(stage: Stage) -> None:
+    await stage.orchestrator().run(plan("a"))
+    run(stage, plan("b", call="wait"))
+    await gate("b begun").wait()
+    await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+    again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
+    await asyncio.sleep(30.0)
+    assert DONE["a"] == 1
+    await admin.cancel(stage.fleet(), "b")
+    await again
+    assert DONE["a"] == 2
+
+
+async def reopened_while_its_turn_is_taken(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plan a has ended, and b is about to take its turn; then a is reopened. Returns the plans that have a turn."""
+    await stage.orchestrator().run(plan("a"))
+    await submit_plan(stage.fleet(), plan("b"))
+    commit, fleet = stage.store.commit, stage.fleet()
+
+    async def late(writes: Any) -> Any:
+        if any(getattr(write, "key", "").startswith(plan_turns.TURNS) for write in writes):
+            monkeypatch.setattr(stage.store, "commit", commit)
+            await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+        return await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", late)
+    return [name for name in "ba" if await take_turn(fleet, name) is None]
+
+
+async def test_a_plan_that_is_reopened_keeps_its_turn(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await reopened_while_its_turn_is_taken(stage, monkeypatch) == ["a"]
+
+
+async def test_ablation_without_the_heads_in_the_commit_two_plans_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan a has given up its turn in the register, but its process read that it has it."""
+    holders = plan_turns._holders
+
+    async def careless(*arguments: Any) -> Any:
+        return (await holders(*arguments))[0], []
+
+    monkeypatch.setattr(plan_turns, "_holders", careless)
+    assert await reopened_while_its_turn_is_taken(stage, monkeypatch) == ["b"]
+    head, _ = await read_head(stage.store, "a")
+    assert not head.ended  # it had its turn when it was reopened, and its process goes on
+
+
+async def test_of_two_that_look_at_once_one_gets_the_turn(stage: Stage) -> None:
+    await submit_plan(stage.fleet(), plan("a"))
+    await submit_plan(stage.fleet(), plan("b"))
+    first, second = await asyncio.gather(take_turn(stage.fleet(), "a"), take_turn(stage.fleet(), "b"))
+    assert [first, second].count(None) == 1
+
+
+async def test_ablation_without_the_revision_both_get_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = plan_turns._read
+    stale = await read(stage.store, "film")
+
+    async def at_first(store: Any, file: str) -> Any:
+        return stale._replace(revision=(await read(store, file)).revision)
+
+    await submit_plan(stage.fleet(), plan("a"))
+    await submit_plan(stage.fleet(), plan("b"))
+    monkeypatch.setattr(plan_turns, "_read", at_first)
+    assert [await take_turn(stage.fleet(), name) for name in "ab"] == [None, None]
+
+
+async def test_of_two_that_start_at_once_one_is_skipped(stage: Stage) -> None:
+    starts = [submit_plan(stage.fleet(), plan(name, "skip")) for name in "ab"]
+    outcomes = await asyncio.gather(*starts, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes].count(PlanOverlaps) == 1
+    assert len(await states(stage)) == 1
+
+
+async def test_no_more_plans_wait_than_a_register_should_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_turns, "MOST_WAITING", 2)
+    for name in "ab":
+        await submit_plan(stage.fleet(), plan(name))
+    with pytest.raises(PlanOverlaps, match="2 plans wait"):
+        await submit_plan(stage.fleet(), plan("c"))
+
+
+def test_a_copy_for_a_tick_and_a_record_have_it() -> None:
+    made = plan("a", "replace", 3)
+    assert with_tick(made, "2026-11-17").overlap == ("replace", 3)
+    assert Constellation.from_json(made.to_json()).overlap == ("replace", 3)
