@@ -19,6 +19,7 @@ from asterism.base.listen_address import ListenAddress
 from asterism.fleet.fleet import Fleet
 from asterism.peers.private_files import _new_identity
 from asterism.server.http_service import http_service
+from asterism.server.people_proxy import PeopleProxy, parse_groups, parse_networks
 from asterism.store.memory import MemoryStore
 from tests.docs.test_deployment import FILES
 from tests.process_scenes import PATIENCE
@@ -27,12 +28,15 @@ NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 NAME = "asterism.example.org"
 ME = "/api/v1/me"
 
+PROXY_SECRET = "what-only-nginx-and-the-server-know"
+
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (make nginx)")
 
 
-def configuration(folder: Path, port: int) -> str:
+def configuration(folder: Path, port: int, file: str = "asterism.conf", login: int = 0) -> str:
     """The file of the page, with the paths and ports of this test."""
-    server = FILES["/etc/nginx/conf.d/asterism.conf"]
+    server = FILES[f"/etc/nginx/conf.d/{file}"].replace("/etc/nginx/asterism-secret.conf", f"{folder}/secret.conf")
+    server = server.replace("127.0.0.1:4180", f"127.0.0.1:{login}")
     server = server.replace("listen 443 ssl;", f"listen unix:{folder}/nginx.sock ssl;")
     server = re.sub(r"(ssl_certificate(?:_key)?)\s+\S+;", rf"\1 {folder}/cert.pem;", server)
     server = server.replace("127.0.0.1:7400", f"127.0.0.1:{port}")
@@ -45,12 +49,13 @@ def configuration(folder: Path, port: int) -> str:
 
 
 class Behind:
-    """A server behind nginx. ``session`` is that of a browser which has logged in, ``token`` is one for programs."""
+    """A server behind nginx. ``session`` is that of a browser which has logged in, ``token`` is one for programs, and
+    ``port`` that of the server itself."""
 
-    def __init__(self, folder: Path, session: NewToken, token: str) -> None:
+    def __init__(self, folder: Path, session: NewToken, token: str, port: int) -> None:
         self._socket = str(folder / "nginx.sock")
         self.cookie, self.key = f"__Host-asterism_session={session.token}", str(session.page_key)
-        self.token = token
+        self.token, self.port = token, port
 
     async def ask(self, *lines: str, method: str = "GET", target: str = ME, body: bytes = b"") -> tuple[int, str]:
         """Send exactly these header lines. Returns the status and the rest of the answer."""
@@ -72,15 +77,21 @@ def _listens(path: Path) -> bool:
 
 
 @asynccontextmanager
-async def behind_nginx(folder: Path) -> AsyncIterator[Behind]:
+async def behind_nginx(folder: Path, *, people: PeopleProxy | None = None, login: int = 0) -> AsyncIterator[Behind]:
+    """With ``people``, nginx asks the program at the port ``login`` for the person."""
     (folder / "cert.pem").write_bytes(_new_identity())
+    (folder / "secret.conf").write_text(f'proxy_set_header X-Asterism-Proxy-Secret "{PROXY_SECRET}";')
     address = ListenAddress("127.0.0.1", 0, behind_proxy=True)
-    async with Fleet(MemoryStore(), by="server") as fleet, http_service(fleet, address, [NAME]) as service:
+    file = "asterism.conf" if people is None else "asterism-people.conf"
+    async with (
+        Fleet(MemoryStore(), by="server") as fleet,
+        http_service(fleet, address, [NAME], people=people) as service,
+    ):
         credentials = Credentials(fleet.store)
         session = await credentials.redeem_login(await credentials.create_login("ann", ["admin"], by="ann"))
         token = (await credentials.create("ci", ["admin"], by="ann")).token
         port = service.server.listeners[0]._sock.getsockname()[1]
-        (folder / "nginx.conf").write_text(configuration(folder, port))
+        (folder / "nginx.conf").write_text(configuration(folder, port, file, login))
         process = await asyncio.create_subprocess_exec(
             str(NGINX), "-p", str(folder), "-c", str(folder / "nginx.conf"), stderr=asyncio.subprocess.PIPE
         )
@@ -89,7 +100,7 @@ async def behind_nginx(folder: Path) -> AsyncIterator[Behind]:
                 while not _listens(folder / "nginx.sock"):
                     assert process.returncode is None, (await process.communicate())[1].decode()
                     await asyncio.sleep(0.01)
-            yield Behind(folder, session, token)
+            yield Behind(folder, session, token, port)
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -162,3 +173,61 @@ async def test_no_request_is_smuggled_past_nginx(tmp_path: Path) -> None:
             status, answer = await server.ask(*lines, method="POST", target="/api/v1/plans", body=body)
             assert status >= 400, lines
             assert '"scopes"' not in answer, lines
+
+
+@asynccontextmanager
+async def login_program() -> AsyncIterator[int]:
+    """What oauth2-proxy answers to nginx: who has a cookie of it, is logged in. The value is its port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        named = re.search(r"Cookie: _oauth2_proxy=(\S+)", head)
+        if named is None:
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            person = f"X-Auth-Request-User: {named[1]}\r\nX-Auth-Request-Groups: dev,{named[1]}s\r\n"
+            writer.write(f"HTTP/1.1 202 Accepted\r\n{person}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+PAGE, ANN = "X-Asterism-Page: page", "Cookie: _oauth2_proxy=ann"
+
+
+async def test_a_person_who_logged_in_at_the_proxy_is_known_by_name_and_groups(tmp_path: Path) -> None:
+    groups = parse_groups(["anns=operate", "*=observe"])
+    people = PeopleProxy(parse_networks(["127.0.0.1"]), groups, secret=PROXY_SECRET.encode())
+    async with login_program() as login, behind_nginx(tmp_path, people=people, login=login) as server:
+        status, answer = await server.ask(HOST, ANN, PAGE)
+        assert (status, '"name":"ann"' in answer, '["observe","operate"]' in answer) == (200, True, True)
+        forged = ("X-Forwarded-User: root", "X-Forwarded-Groups: anns", f"X-Asterism-Proxy-Secret: {PROXY_SECRET}")
+        status, answer = await server.ask(HOST, "Cookie: _oauth2_proxy=bob", PAGE, *forged)
+        assert (status, '"name":"bob"' in answer, '"scopes":["observe"]' in answer) == (200, True, True)
+        for refused, lines in (
+            (401, (HOST, PAGE)),
+            (401, (HOST, PAGE, *forged)),
+            (401, (HOST, ANN)),
+            (403, (HOST, ANN, PAGE, "Origin: https://evil.example")),
+            (403, (HOST, ANN, PAGE, "Sec-Fetch-Site: cross-site")),
+            (401, (HOST, server.cookie.join(["Cookie: ", ""]), PAGE)),
+        ):
+            assert (await server.ask(*lines))[0] == refused, lines
+        status, answer = await server.ask(HOST, target="/")
+        assert (status, "/oauth2/sign_in?rd=/" in answer) == (302, True)
+        assert (await server.ask(HOST, ANN, target="/"))[0] == 200
+        # past nginx, on the machine of the server
+        past = await _straight(server.port, ME, HOST, PAGE, "X-Forwarded-User: ann", "X-Forwarded-Groups: anns")
+        assert past == 403
+
+
+async def _straight(port: int, target: str, *lines: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([f"GET {target} HTTP/1.1", *lines, "connection: close", "", ""]).encode())
+    async with asyncio.timeout(PATIENCE):
+        answer = await reader.read()
+    writer.close()
+    return int(answer.split(b" ", 2)[1])

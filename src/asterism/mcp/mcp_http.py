@@ -184,7 +184,7 @@ class McpEndpoint:
 
     async def _end_of(self, caller: Credential) -> None:
         """Return when the server stops, or a credential is not valid any more."""
-        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller.id))
+        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller))
         await first_of(*waits)
 
 
@@ -306,6 +306,6 @@ class McpSessions:
 
     async def _end_all(self, caller: Credential) -> None:
         """End the sessions of a credential when it is revoked or expires."""
-        await self._server.credential_ends.wait(caller.id)
+        await self._server.credential_ends.wait(caller)
         for session in self._sessions.pop(caller.id, {}):
             await self._end(caller, session)

@@ -75,7 +75,7 @@ class EventStream(Response):
         server, caller = self._call.server, self._call.caller
         tasks = [sending, leaving, asyncio.create_task(server.stopping.wait())]
         if caller is not None:
-            tasks.append(asyncio.create_task(server.credential_ends.wait(caller.id)))
+            tasks.append(asyncio.create_task(server.credential_ends.wait(caller)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -19,6 +19,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.endpoint import ServerState
 from asterism.server.gateway_routes import GatewayRoutes
+from asterism.server.people_proxy import PeopleProxy
 from asterism.server.request_guard import SERVER_LIMITS, Gate, request_hosts
 
 log = logging.getLogger("asterism.server")
@@ -46,15 +47,17 @@ async def http_service(
     limits: Limits = SERVER_LIMITS,
     more: Callable[[ServerState], Iterable[BaseRoute]] = lambda state: (),
     peers: bool = False,
+    people: PeopleProxy | None = None,
 ) -> AsyncIterator[HttpService]:
     """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it;
-    ``more`` makes further routes. With ``peers`` it answers the peers of the store too. Raises CannotServe, and
+    ``more`` makes further routes. With ``peers`` it answers the peers of the store too;
+    ``people`` is the proxy that logs people in. Raises CannotServe, and
     AsterismError for a store that cannot have peers."""
     hosts = request_hosts(address.host, names)
     if not hosts:
         raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
     https = address.certificate is not None or address.behind_proxy
-    gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy)
+    gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy, people=people)
     state = ServerState(fleet, gate, Bodies(limits))
     own = context = address.tls_context()
     also_plain = False

@@ -8,7 +8,8 @@ method and also for event streams; nothing is shared with other origins (no CORS
 no ``Origin``, such as a script or an image that another page names.
 
 **Caller.** A token in ``Authorization``, or the cookie of a session and the key of its page in ``X-Asterism-Page``. The
-cookie alone is nothing: browsers send it to every port of this host, and with requests that other pages make.
+cookie alone is nothing: browsers send it to every port of this host, and with requests that other pages make. Or a
+proxy that logs people in names somebody (``people_proxy.py``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
 from asterism.api.operation import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_limits import PROXY, Limits, RecentEvents, RequestRefused, address_of, bearer_token, place_of
 from asterism.base.startup import VERSION
+from asterism.server.people_proxy import PROXY as PROXIED
+from asterism.server.people_proxy import WORD_LASTS, PeopleProxy
 from asterism.server.problems import problem
 from asterism.store.protocol import CREDENTIALS_CHANGED, Store, Watch
 from asterism.store.store_errors import StoreError
@@ -146,7 +149,9 @@ class Gate:
         shared: bool = False,
         edits_per_minute: int = EDITS_PER_MINUTE,
         requests_at_once: int = REQUESTS_AT_ONCE,
+        people: PeopleProxy | None = None,
     ) -> None:
+        self.people = people
         self.credentials, self.cookie = credentials, SECURE_COOKIE if https else COOKIE
         self.https, self._shared = https, shared
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
@@ -156,7 +161,9 @@ class Gate:
         self._under_way = RequestsUnderWay(requests_at_once)
 
     async def caller(self, request: Request) -> Credential:
-        """Who makes a request. Raises RequestRefused with 401."""
+        """Who makes a request. A token counts before the word of a proxy, and that before the session of a browser.
+        Raises RequestRefused: with 401, or with 403 for somebody who names a person and is not the proxy."""
+        person = None if self.people is None else self.people.person(request)
         if "authorization" in request.headers:
             credential = await self._find(request, bearer_token(request))
             if credential.kind != TOKEN:
@@ -164,6 +171,9 @@ class Gate:
                     401, "the session of a browser is no token: create one with: asterism token create"
                 )
             return credential
+        if person is not None:
+            self._check_page(request)
+            return person
         caller = await self._find(request, request.cookies.get(self.cookie, ""))
         self._check_page_key(request, caller)
         return caller
@@ -191,7 +201,8 @@ class Gate:
 
     def client_address(self, request: Request) -> str:
         """The address of who sent a request, for people."""
-        return request.client.host if request.client is not None else ""
+        named = None if self.people is None else self.people.client_address(request)
+        return named or (request.client.host if request.client is not None else "")
 
     async def _find(self, request: Request, token: str) -> Credential:
         credential = await self.credentials.find(token) if token else None
@@ -223,6 +234,12 @@ class Gate:
         address = address_of(request)
         self._failures.check(address, f"too many wrong tokens from {address}")
         self._failures.add(address)
+
+    def _check_page(self, request: Request) -> None:
+        """That the page sent a request for a person whom the proxy named: a form or an image of another site has no
+        header of its own, and a script of another origin would have to be allowed to send one."""
+        if not request.headers.get(PAGE_HEADER):
+            raise RequestRefused(401, "the header X-Asterism-Page is missing: programs need a token")
 
     def _check_page_key(self, request: Request, caller: Credential) -> None:
         if not caller.has_page_key(request.headers.get(PAGE_HEADER, "")):
@@ -293,8 +310,12 @@ class CredentialEnds:
         self._waiters: dict[str, int] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    async def wait(self, identity: str) -> None:
-        """Return when a credential is revoked or has expired."""
+    async def wait(self, caller: Credential) -> None:
+        """Return when a credential is revoked or has expired, or when the proxy has to name a person again."""
+        identity = caller.id
+        if caller.kind == PROXIED:
+            await asyncio.sleep(WORD_LASTS)
+            return
         if self._looking is None or self._looking.done():
             watch = self._store.watch(frozenset({CREDENTIALS_CHANGED}))
             self._looking = asyncio.create_task(self._look(watch))

@@ -16,6 +16,7 @@ from asterism.api.local.fleet_handlers import metrics_families
 from asterism.api.operation import READ, path_fields
 from asterism.api.operations import OPERATIONS
 from asterism.api.plan_operations import MAX_EDITS
+from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
@@ -25,6 +26,7 @@ from asterism.durable.stored_plans import read_plan
 from asterism.fleet.audit_log import DONE, AuditEntry
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.event_stream import EventStream
+from asterism.server.people_proxy import PROXY, WORD_LASTS
 from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
@@ -45,8 +47,12 @@ async def health(call: Call) -> Response:
 
 
 async def me(call: Call) -> Any:
-    assert call.caller is not None
-    return client_of(call.caller)
+    caller, people = call.caller, call.server.gate.people
+    assert caller is not None
+    shown = client_of(caller)
+    if caller.kind == PROXY and people is not None:
+        return {**shown, "expires_at": call.fleet.store.clock() + WORD_LASTS, "logout": people.logout}
+    return {**shown, "logout": None}
 
 
 class PermissionsQuery(BaseModel, extra="forbid"):
@@ -103,6 +109,8 @@ async def login_command(call: Call) -> Any:
 async def logout(call: Call) -> Response:
     """Revoke the credential of the request, and forget its cookie."""
     assert call.caller is not None
+    if call.caller.kind == PROXY:
+        raise RequestRefused(409, "you were logged in by the proxy of this server, and have to log out there")
     await call.server.gate.credentials.revoke(call.caller.id)
     await _record(call, LOG_OUT, call.caller)
     return JSONResponse({}, headers={"set-cookie": cookie_header(call.server.gate, "", 0)})

@@ -26,6 +26,7 @@ from asterism.cli.series.series_sync_commands import WebhookSettings, webhook_op
 if TYPE_CHECKING:
     from asterism.fleet.event_hook import EventHook
     from asterism.fleet.fleet import Fleet
+    from asterism.server.people_proxy import PeopleProxy
 
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
 
@@ -66,6 +67,69 @@ event_hook_options = options(
         type=click.Path(exists=True, file_okay=False, path_type=Path),
     ),
 )
+
+
+proxy_options = options(
+    option(
+        "--proxy-from ADDRESS",
+        "Address or network of a proxy that logs people in (repeatable).",
+        to="sources",
+        multiple=True,
+    ),
+    option(
+        "--group GROUP=SCOPE",
+        "What a group of the proxy may do; * is everybody (repeatable).",
+        to="groups",
+        multiple=True,
+    ),
+    option("--proxy-user-header NAME", "The header with the person.", to="user_header", default="X-Forwarded-User"),
+    option("--proxy-groups-header NAME", "The header with groups.", to="groups_header", default="X-Forwarded-Groups"),
+    option(
+        "--proxy-secret-file FILE",
+        "A private file with the secret that the proxy sends in X-Asterism-Proxy-Secret.",
+        to="secret_file",
+        type=click.Path(path_type=Path),
+    ),
+    option("--proxy-logout URL", "Where the proxy logs people out, such as /oauth2/sign_out.", to="logout"),
+)
+
+
+def people_proxy(
+    *,
+    sources: tuple[str, ...],
+    groups: tuple[str, ...],
+    user_header: str,
+    groups_header: str,
+    secret_file: Path | None,
+    logout: str | None,
+    behind_proxy: bool,
+) -> PeopleProxy | None:
+    """The proxy that the options name; None if they name none. Raises UsageError, InvalidProxy and InvalidScope, and
+    UnusableSecret for a file that others can read."""
+    from asterism.base.private_file import read_private
+    from asterism.server.people_proxy import PeopleProxy, parse_groups, parse_networks
+
+    if not sources:
+        if groups or secret_file or logout:
+            raise click.UsageError("--group and the options of the proxy need --proxy-from ADDRESS.")
+        return None
+    if not behind_proxy or not groups:
+        raise click.UsageError("--proxy-from needs --behind-proxy, and a --group GROUP=SCOPE (example: '*=observe').")
+    if logout is not None and not re.fullmatch(r"(/(?!/)|https://)[!-~]*", logout):
+        raise click.UsageError("--proxy-logout is a path of this site, or an https address.")
+    secret = None
+    if secret_file is not None:
+        data = read_private(secret_file, "make another secret, here and at the proxy") or b""
+        needs = f"The secret of the proxy has at least {MIN_SECRET} characters: write it to {clean(str(secret_file))}."
+        secret = webhook_secret(data.decode("utf-8", "replace"), needs)
+    return PeopleProxy(
+        parse_networks(sources),
+        parse_groups(groups),
+        user_header.lower(),
+        groups_header.lower(),
+        secret,
+        logout,
+    )
 
 
 def opened_hooks(given: tuple[str, ...], folder: Path | None) -> list[EventHook]:
@@ -119,6 +183,7 @@ def _secret(name: str, folder: Path | None) -> bytes:
 @event_hook_options
 @store_wait_option
 @fleet_options
+@section("People, with a proxy that logs them in", proxy_options)
 @section("Series webhook, with --github", webhook_options)
 def serve(
     listen: str,
@@ -158,6 +223,8 @@ def serve(
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
+    names_of_proxy = ("sources", "groups", "user_header", "groups_header", "secret_file", "logout")
+    people = people_proxy(**{name: webhook_values.pop(name) for name in names_of_proxy}, behind_proxy=behind_proxy)
     webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
@@ -175,6 +242,7 @@ def serve(
             webhook=webhook,
             hooks=hooks,
             peers=peers,
+            people=people,
             as_json=as_json,
         )
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from asterism.fleet.event_hook import EventHook
     from asterism.server.endpoint import ServerState
+    from asterism.server.people_proxy import PeopleProxy
 
 log = logging.getLogger("asterism.server")
 series_log = logging.getLogger("asterism.series")
@@ -56,6 +57,7 @@ async def serve_until_signal(
     webhook: WebhookSettings | None = None,
     hooks: Sequence[EventHook] = (),
     peers: bool = False,
+    people: PeopleProxy | None = None,
     as_json: bool,
 ) -> int:
     """Serve until SIGINT or SIGTERM, or until the worker of the webhook fails. Returns the exit code."""
@@ -82,7 +84,9 @@ async def serve_until_signal(
         def more(state: ServerState) -> list[BaseRoute]:
             return [*mcp_routes(state), *routes, *event_hook_routes.EventHookRoutes(state, hooks).routes]
 
-        service = await http.enter_async_context(http_service(fleet, address, names, more=more, peers=peers))
+        service = await http.enter_async_context(
+            http_service(fleet, address, names, more=more, peers=peers, people=people)
+        )
         await stack.enter_async_context(monitor_beside(fleet, policy.notices))
         runner = await stack.enter_async_context(runs_plans(fleet, make))
         service.state.submitted = runner.wake
@@ -96,6 +100,8 @@ async def serve_until_signal(
                 also["peers"] = f"https://{service.url.partition('://')[2]}"
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
             log.info(policy.about)
+            if people is not None and people.secret is None and any(one.is_loopback for one in people.networks):
+                log.warning("every program on this machine can name a person: give --proxy-secret-file")
             await stop.wait()
         log.info("stopping")
         await http.aclose()  # first: edits that are on their way are answered by the plans that still run here

@@ -7,4 +7,5 @@ if (given) {
   history.replaceState(null, "", "#/plans");
 }
 
-export const pageKey = () => localStorage.getItem(NAME) ?? "";
+// A person whom a proxy has logged in has no key; the header itself tells the page from others.
+export const pageKey = () => localStorage.getItem(NAME) ?? "page";
