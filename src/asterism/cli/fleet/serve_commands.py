@@ -94,21 +94,16 @@ proxy_options = options(
 )
 
 
-def people_proxy(
-    *,
-    sources: tuple[str, ...],
-    groups: tuple[str, ...],
-    user_header: str,
-    groups_header: str,
-    secret_file: Path | None,
-    logout: str | None,
-    behind_proxy: bool,
-) -> PeopleProxy | None:
-    """The proxy that the options name; None if they name none. Raises UsageError, InvalidProxy and InvalidScope, and
-    UnusableSecret for a file that others can read."""
+PROXY_VALUES = ("sources", "groups", "user_header", "groups_header", "secret_file", "logout")
+
+
+def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | None:
+    """The proxy that the options name, which are taken from ``values``; None if they name none. Raises UsageError,
+    InvalidProxy and InvalidScope, and UnusableSecret for a file that others can read."""
     from asterism.base.private_file import read_private
     from asterism.server.people_proxy import PeopleProxy, parse_groups, parse_networks
 
+    sources, groups, user_header, groups_header, secret_file, logout = (values.pop(name) for name in PROXY_VALUES)
     if not sources:
         if groups or secret_file or logout:
             raise click.UsageError("--group and the options of the proxy need --proxy-from ADDRESS.")
@@ -212,19 +207,16 @@ def serve(
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
     their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
     series as `asterism series serve` does. With --event-hook a program that signs what it posts sends events that
-    plans wait for. With --peers it answers peers as `asterism peer serve` does: they use TLS with the certificate of
-    the store, whatever others use.
+    plans wait for. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
 
-    Without a device policy file it executes no notify command of the settings, and sends notices to public addresses
-    only."""
+    Without a device policy file it executes no notify command, and sends notices to public addresses only."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.fleet.device_process import log_to_stderr
     from asterism.cli.fleet.server_process import ServerPolicy
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
-    names_of_proxy = ("sources", "groups", "user_header", "groups_header", "secret_file", "logout")
-    people = people_proxy(**{name: webhook_values.pop(name) for name in names_of_proxy}, behind_proxy=behind_proxy)
+    people = people_proxy(webhook_values, behind_proxy)
     webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
