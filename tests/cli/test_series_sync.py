@@ -133,7 +133,7 @@ def test_an_observation_whose_view_was_not_written_is_no_success(server, mode, c
 
 
 def test_a_turn_that_another_has_is_contended(server, monkeypatch):
-    monkeypatch.setattr("asterism.series.github.sync_context.LOCK_DEADLINE", 0.05)
+    monkeypatch.setattr("asterism.series.github.series_sync.LOCK_DEADLINE", 0.05)
     held = json.dumps({"series": "RFC-093", "holder": "another", "until": time.time() + 60})
     server.call(lambda world: world.write_document("refs/asterism/turns/RFC-093", held, "series.json"))
     result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view")

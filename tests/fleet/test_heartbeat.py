@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.worker import Worker, remember
+from asterism.fleet.device.worker import Worker
 from asterism.store.protocol import Write
 from asterism.store.store_errors import Conflict
 from tests.fleet.fleet_scenes import WORK, Clock, Stage
@@ -108,15 +107,6 @@ async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) 
     assert [worker.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
     worker.receive(first, WORK, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 2)
-
-
-def test_the_oldest_grants_are_forgotten() -> None:
-    past: OrderedDict[int, None] = OrderedDict()
-    for number in range(5):
-        remember(past, number, most=3)
-    assert list(past) == [2, 3, 4]
-    remember(past, 4, most=3)
-    assert list(past) == [2, 3, 4]
 
 
 @pytest.mark.store_only("the store of the device has conflicts")

@@ -42,7 +42,7 @@ from asterism.fleet.scheduled_work import (
     values_of,
     zone_of,
 )
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
+from asterism.store.optimistic_update import retried, retry_on_conflict, try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Write
 from asterism.store.store_errors import Conflict, CorruptRecord, StoreError
@@ -155,20 +155,17 @@ async def _read(fleet: Fleet, name: str) -> StoredBackfill:
     return _decode(register)
 
 
+@retried
 async def cancel_backfill(fleet: Fleet, name: str, reason: str = "") -> Backfill:
     """Create no more plans of a backfill, and cancel those that have not ended; the coordinator does that. Raises
     UnknownBackfill."""
     why = f"by {fleet.by}: {reason}" if reason else f"by {fleet.by}"
-
-    async def attempt() -> Backfill:
-        backfill, revision = await _read(fleet, name)
-        if backfill.ended_at is not None or backfill.cancelled is not None:
-            return backfill
-        after = backfill.changed(cancelled=why)
-        await fleet.store.commit([PutRegister(backfill_key(name), after.to_json(), revision)])
-        return after
-
-    return await retry_on_conflict(attempt)
+    backfill, revision = await _read(fleet, name)
+    if backfill.ended_at is not None or backfill.cancelled is not None:
+        return backfill
+    after = backfill.changed(cancelled=why)
+    await fleet.store.commit([PutRegister(backfill_key(name), after.to_json(), revision)])
+    return after
 
 
 # -- the pass of the coordinator ---------------------------------------------------------------------------------------

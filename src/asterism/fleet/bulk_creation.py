@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from asterism.base.clock import new_ids
 from asterism.base.trace_context import current_traceparent
@@ -24,7 +24,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import TextTemplate, key_template, tidy_label
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet import Fleet, check_terms, filled_uses
+from asterism.fleet.fleet import Fleet, RunOptions, check_options, filled_uses
 from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec
 from asterism.store.optimistic_update import try_commit
@@ -68,25 +68,16 @@ class BulkCreation:
     :param label: a template for the labels, such as ``{file}``.
     :param key: a template for the idempotency keys. A run whose key is taken is not created again.
     :param after: when an earlier part was written: the ids of this one are later.
-    :param run_options: ``series``, ``priority``, ``device``, ``keep`` and ``batch``, as for ``Fleet.create``.
+    The other options are as for ``Fleet.create``.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        flow: Workflow,
-        *,
-        label: str | None = None,
-        key: str | None = None,
-        after: float = 0.0,
-        **run_options: Any,
-    ) -> None:
+    def __init__(self, fleet: Fleet, flow: Workflow, *, after: float = 0.0, **options: Unpack[RunOptions]) -> None:
         self._fleet, self._flow = fleet, flow
+        label, key = options.pop("label", None), options.pop("key", None)
         self._label = None if label is None else TextTemplate(label)
         self._key = None if key is None else key_template(key)
-        series, device, priority = map(run_options.get, ("series", "device", "priority"))
-        check_terms(None, series, device, priority, run_options.get("keep", "epoch"), batch=run_options.get("batch"))
-        self._terms = run_options
+        check_options(options)
+        self._options = options
         self._millisecond = int(after * 1000)
 
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> CreatedRuns:
@@ -103,7 +94,9 @@ class BulkCreation:
         """The runs of a part, not written yet. Raises InvalidInput."""
         now, chance = self._fleet.store.clock(), self._fleet.chance
         span = current_traceparent()
-        first = transitions.create("", self._flow, NOTHING, by=self._fleet.by, now=now, traceparent=span, **self._terms)
+        first = transitions.create(
+            "", self._flow, NOTHING, by=self._fleet.by, now=now, traceparent=span, **self._options
+        )
         self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later parts have later ids
         ids = new_ids(self._millisecond, chance, len(inputs))
         settings = await self._fleet.settings()
@@ -128,7 +121,7 @@ class BulkCreation:
                     check_uses(limits, uses_of(uses))
                 if key is not None:
                     changes["key"] = filled = key.fill(run_input)
-                    check_terms(filled, None, None, None, "epoch")
+                    check_options({"key": filled})
             except StoreError:
                 raise
             except AsterismError as error:
@@ -153,11 +146,11 @@ async def create_many(
     inputs: Iterable[Mapping[str, Any]],
     *,
     per_commit: int = PER_COMMIT,
-    **run_options: Any,
+    **options: Unpack[RunOptions],
 ) -> list[Run]:
     """Create a run for each input, ``per_commit`` of them in one commit; see ``Fleet.create_many``. While the store
     writes some, the next ones are prepared."""
-    creation = BulkCreation(fleet, flow, **run_options)
+    creation = BulkCreation(fleet, flow, **options)
     left, runs = iter(inputs), list[Run]()
     prepared = 0
     writing: asyncio.Task[CreatedRuns] | None = None

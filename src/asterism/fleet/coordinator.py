@@ -30,7 +30,7 @@ from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.role_lease import LONGEST_LEASE, RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE, Settings
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import NOTIFIED, PutRegister, Store
+from asterism.store.protocol import NOTIFIED, Store, read_slot
 
 log = logging.getLogger("asterism.device")
 
@@ -203,9 +203,8 @@ class Notifier:
         settings = await self._fleet.settings()
         if not settings.notifies:
             return
-        cursor = await store.register(NOTIFIED)
-        revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
-        notices = await store.notices(after=after, limit=NOTICES_PER_PASS)
+        cursor = await read_slot(store, NOTIFIED, {"after": 0})
+        notices = await store.notices(after=cursor.value["after"], limit=NOTICES_PER_PASS)
         for number, notice in notices:
             for_people = notice.kind in DELIVERED_KINDS
             if for_people and not await self._deliver(settings, notice.to_json()):
@@ -214,9 +213,9 @@ class Notifier:
                     return  # the next pass tries again
             self._failures = 0
             if for_people or number == notices[-1][0]:
-                if not await try_commit(store, [PutRegister(NOTIFIED, {"after": number}, revision)]):
+                if not await try_commit(store, [cursor.put({"after": number})]):
                     return  # another coordinator delivers, too
-                revision = (revision or 0) + 1
+                cursor = cursor._replace(revision=(cursor.revision or 0) + 1)
 
     async def _deliver(self, settings: Settings, notice: JsonObject) -> bool:
         """Deliver one notice to the command and to the address. Returns whether both succeeded."""

@@ -21,19 +21,19 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
 
-from asterism.base.clock import BootClock, Clock, new_id
+from asterism.base.clock import BootClock, Clock, Looks, new_id
 from asterism.base.content_store import ContentStore
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
-from asterism.core.errors import AsterismError, NotJson, safe_repr, truncate
+from asterism.core.errors import AsterismError, NotJson, RunRefused, safe_repr, truncate
 from asterism.core.json_values import plain_json
 from asterism.core.limits import check_uses, uses_of, uses_text
 from asterism.core.run import transitions
 from asterism.core.run.placement import Choice, Placer
-from asterism.core.run.run import COMPLETED, KEEP_RULES, RETRY_KEYS, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, RETRY_KEYS, Owner, Progress, Run
 from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
@@ -49,7 +49,7 @@ from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.stored_limits import read_limits
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
-from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.optimistic_update import retried
 from asterism.store.protocol import ProgressReport, PutSession, Query, Store, StoredChunk
 from asterism.store.url import open_store
 
@@ -57,12 +57,6 @@ if TYPE_CHECKING:
     from asterism.fleet.device.completion import Unwritten
     from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
-from typing import TYPE_CHECKING
-
-from asterism.base.clock import Looks
-from asterism.core.errors import RunRefused
-from asterism.core.run.run import PROCESSING
-
 log = logging.getLogger("asterism.fleet")
 
 PLACER_AGE = 1.0
@@ -149,6 +143,18 @@ SCHEDULE_PREFIX = "schedule:"
 
 NEAR = "preferred, since it is on the machine where the run was created"
 """Why a device was chosen, for the story."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What ``Fleet.create`` says of a new run besides its work."""
+
+    key: str | None
+    series: str | None
+    priority: int | None
+    device: str | None
+    keep: str
+    label: str | None
+    batch: str | None
 
 
 class InvalidTerms(AsterismError):
@@ -289,25 +295,16 @@ class Fleet:
         :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).
         """
         flow = await self._flow(workflow)
-        check_terms(key, series, device, priority, keep, label, batch)
+        options = RunOptions(
+            key=key, series=series, priority=priority, device=device, keep=keep, label=label, batch=batch
+        )
+        check_options(options)
         what, value = f"the input of {flow.name!r}", {}
         if input is not None and not isinstance(input, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(input)}")
         if input:
             value = await self.blobs.keep(plain_json(dict(input), what), what)
-        run = new_run(
-            self,
-            flow,
-            value,
-            key=key,
-            series=series,
-            priority=priority,
-            device=device,
-            keep=keep,
-            label=label,
-            batch=batch,
-            uses=await self.uses(flow, input or {}),
-        )
+        run = new_run(self, flow, value, uses=await self.uses(flow, input or {}), **options)
         return await self.place(run, flow, near=near)
 
     async def create_many(
@@ -337,9 +334,11 @@ class Fleet:
         from asterism.fleet import bulk_creation  # it needs this module
 
         flow = await self._flow(workflow)
-        run_options = {"series": series, "priority": priority, "device": device, "keep": keep, "batch": batch}
+        options = RunOptions(
+            key=key, series=series, priority=priority, device=device, keep=keep, label=label, batch=batch
+        )
         size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
-        return await bulk_creation.create_many(self, flow, inputs, per_commit=size, label=label, key=key, **run_options)
+        return await bulk_creation.create_many(self, flow, inputs, per_commit=size, **options)
 
     async def uses(self, flow: Workflow, run_input: Mapping[str, Any]) -> str | None:
         """What a new run of a workflow uses of limits. Raises UnknownLimit, and InvalidLimit for too much of one."""
@@ -577,21 +576,18 @@ class Fleet:
         present = (session for session in newest.values() if not session.is_past_process)
         return sorted(present, key=lambda session: session.device)
 
+    @retried
     async def drain(self, device: str) -> Session:
         """Ask a device to finish what it does, take nothing more, and leave. Raises UnknownDevice."""
-
-        async def attempt() -> Session:
-            known = [session for session in await self.store.sessions() if session.device == device]
-            session = next((session for session in known if session.state == OPEN), None)
-            if session is None:
-                if any(session.state == ABROAD for session in known):
-                    raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
-                raise UnknownDevice(f"no device {device!r} is joined")
-            asked = session.changed(draining=True)
-            await self.store.commit([PutSession(asked, session.revision)])
-            return asked
-
-        return await retry_on_conflict(attempt)
+        known = [session for session in await self.store.sessions() if session.device == device]
+        session = next((session for session in known if session.state == OPEN), None)
+        if session is None:
+            if any(session.state == ABROAD for session in known):
+                raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
+            raise UnknownDevice(f"no device {device!r} is joined")
+        asked = session.changed(draining=True)
+        await self.store.commit([PutSession(asked, session.revision)])
+        return asked
 
     async def coordinator(self) -> str | None:
         """The device that is the coordinator; None while there is none."""
@@ -682,17 +678,11 @@ def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | 
     return settings.peer_timeout if placer.sessions[owner.device].state == ABROAD else None
 
 
-def check_terms(
-    key: str | None,
-    series: str | None,
-    device: str | None,
-    priority: int | None,
-    keep: str,
-    label: str | None = None,
-    batch: str | None = None,
-) -> None:
-    """Raise InvalidTerms for a term that no run can have."""
-    for name, text in (("key", key), ("series", series), ("device", device), ("label", label), ("batch", batch)):
+def check_options(options: RunOptions) -> None:
+    """Raise InvalidTerms for an option that no run can have."""
+    key, priority, keep = options.get("key"), options.get("priority"), options.get("keep", "epoch")
+    for name in ("key", "series", "device", "label", "batch"):
+        text = options.get(name)
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
             raise InvalidTerms(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):

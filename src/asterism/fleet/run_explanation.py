@@ -113,7 +113,7 @@ class _Owned:
         run = self.run
         sessions = await self.fleet.store.sessions(ended=True)
         owner = next((session for session in sessions if session.id == run.session), None)
-        reasons = [await self._ownership()]
+        reasons = [self._ownership()]
         if run.status is CLAIMED:
             reasons += await self._behind()
         if run.stop_request is not None:
@@ -130,7 +130,7 @@ class _Owned:
             reasons += await self._silence(owner, sessions)
         return reasons
 
-    async def _ownership(self) -> Reason:
+    def _ownership(self) -> Reason:
         run, device = self.run, str(self.run.device)
         if run.status is ASSIGNED:
             since, left = _ago(self.now, run.assigned_at), _left(self.now, run.due_at)
@@ -140,9 +140,7 @@ class _Owned:
             left = _left(self.now, run.due_at)
             text = f"{device} claimed it {_ago(self.now, run.claimed_at)} and has {left} to begin"
             return Reason("claimed", device, text, run.due_at)
-        report = (await self.fleet.store.reports([run.id])).get(run.id)
-        progress = report.progress if report is not None and report.progress is not None else run.progress
-        far = f", and has reached {progress}" if progress is not None else ""
+        far = f", and has reached {run.progress}" if run.progress is not None else ""
         lasting = format_age(self.now - (run.started_at or self.now))
         return Reason("running", device, f"it has been running on {device} for {lasting}{far}", run.started_at)
 
@@ -277,7 +275,9 @@ async def _holders(fleet: Fleet, stored: StoredLimits, name: str) -> str:
     texts = [f"run {run.id} ({run.workflow}{_task(run)}) on {run.device}" for run in runs]
     more = sum(group.number for group in groups) - len(runs)
     held = ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])
-    return f"{held} {'holds' if len(runs) + more == 1 else 'hold'} it" if held else ""
+    if not held:
+        return ""
+    return f"{held} {'holds' if len(runs) + more == 1 else 'hold'} it"
 
 
 def _task(run: Run) -> str:

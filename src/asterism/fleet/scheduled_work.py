@@ -66,7 +66,7 @@ from asterism.fleet.ledger import Overtaken
 from asterism.fleet.sent_events import EventTaker, SentEvent, event_of, last_number, name_of, taking
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
-from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
+from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, read_slot
 from asterism.store.store_errors import Conflict, StoreError
 
 SCHEDULES = "schedule/"
@@ -193,7 +193,9 @@ class _NewWork(NamedTuple):
     @property
     def cause(self) -> str:
         """Who or what asks for the work; empty for a tick."""
-        return event_text(self.event) if self.event is not None else f"by {self.by}" if self.by else ""
+        if self.event is not None:
+            return event_text(self.event)
+        return f"by {self.by}" if self.by else ""
 
     def with_work(self, work: str) -> Schedule:
         """The schedule with the work."""
@@ -330,11 +332,12 @@ class ScheduledWork:
 
     async def record(
         self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry] = (), *further: Write
-    ) -> None:
-        """Write a schedule with new entries of its history. Raises Overtaken."""
+    ) -> StoredSchedule:
+        """Write a schedule with new entries of its history, and return it. Raises Overtaken."""
         writes = [*await self._writes(stored, after, entries), *further]
         if not await try_commit(self._store, writes):
             raise Overtaken(f"another process has changed schedule {stored.schedule.name!r}")
+        return StoredSchedule(after, stored.revision + 1)
 
     async def _writes(
         self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry]
@@ -343,9 +346,8 @@ class ScheduledWork:
         put = PutRegister(schedule_key(name), after.to_json(), stored.revision)
         if not entries:
             return [put]
-        history = await self._store.register(history_key(name))
-        kept = with_entries(history and history.value, entries)
-        return [put, PutRegister(history_key(name), kept, history and history.revision)]
+        history = await read_slot(self._store, history_key(name))
+        return [put, history.put(with_entries(history.value, entries))]
 
     async def cancel_replaced(self, stored: StoredSchedule) -> StoredSchedule:
         """Cancel the work that later ticks have replaced. Raises Overtaken."""
@@ -356,9 +358,7 @@ class ScheduledWork:
                 continue
             with contextlib.suppress(RunRefused):  # it has ended
                 await self._fleet.cancel(work)
-        after = schedule.changed(replaced=())
-        await self.record(stored, after)
-        return StoredSchedule(after, stored.revision + 1)
+        return await self.record(stored, schedule.changed(replaced=()))
 
 
 async def read_schedule(store: Store, name: str) -> StoredSchedule | None:
@@ -417,12 +417,8 @@ class SchedulePass:
         return soonest
 
     def _trouble(self, name: str) -> RecurringError:
-        what = f"cannot decide about schedule {name}"
-        known = self._troubles.get(name)
-        if known is None:
-            known = RecurringError(log, what, f"decides about schedule {name} again", self._fleet.clock.time)
-            self._troubles[name] = known
-        return known
+        what, again = f"cannot decide about schedule {name}", f"decides about schedule {name} again"
+        return self._troubles.setdefault(name, RecurringError(log, what, again, self._fleet.clock.time))
 
     async def _decide_all(self, stored: StoredSchedule) -> float:
         """Decide about the due ticks of one schedule. Returns in how many seconds its next tick fires."""
@@ -487,8 +483,7 @@ class SchedulePass:
                 text = f"schedule {schedule.name}: plan {name} is late: it has not ended {limit} after its tick"
                 notices.append(Notice(now, "schedule", text))
         after = schedule.changed(late=(*schedule.late, *late))
-        await self._work.record(stored, after, (), *notices)
-        return StoredSchedule(after, stored.revision + 1)
+        return await self._work.record(stored, after, (), *notices)
 
     async def _decide(self, stored: StoredSchedule) -> StoredSchedule:
         """Decide about the next tick of a schedule. Returns the schedule as it is then."""
@@ -496,14 +491,12 @@ class SchedulePass:
         schedule = rewound(stored.schedule, now, next_tick)
         due = due_tick(schedule, now, next_tick)
         if due is None:
-            await self._work.record(stored, schedule)
-            return StoredSchedule(schedule, stored.revision + 1)
+            return await self._work.record(stored, schedule)
         after, missed = decided(schedule, due, next_tick), entries_of(due, now)
         if due.tick is None:
             more = " or more" if due.more else ""
             message = f"schedule {schedule.name}: {len(due.missed)}{more} missed ticks were not created"
-            await self._work.record(stored, after, missed, Notice(now, "schedule", message))
-            return StoredSchedule(after, stored.revision + 1)
+            return await self._work.record(stored, after, missed, Notice(now, "schedule", message))
         try:
             await self._work.create(stored, after, due.tick, missed)
         except (StoreError, Overtaken, InvalidSchedule):

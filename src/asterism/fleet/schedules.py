@@ -40,8 +40,8 @@ from asterism.fleet.scheduled_work import (
 )
 from asterism.fleet.sent_events import last_number
 from asterism.fleet.stored_limits import check_plan_limits
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister
+from asterism.store.optimistic_update import retried, retry_on_conflict
+from asterism.store.protocol import PutRegister, read_slot
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.schedule")
@@ -178,33 +178,29 @@ class Schedules:
         except InvalidCron as error:
             raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
 
+    @retried
     async def _put(self, schedule: Schedule, replace: bool, document: Mapping[str, Any] | None) -> Schedule:
         name, next_tick = schedule.name, ticks_of(schedule)
-
-        async def attempt() -> Schedule:
-            register = await self._store.register(schedule_key(name))
-            existing = decode(register)
-            if existing is not None and not replace:
-                raise ScheduleExists(
-                    f"there is a schedule {name!r} already ({existing.schedule.times}); change it with --replace"
-                )
-            new = moved_to(schedule, float(schedule.start), next_tick)
-            new = new.changed(seen=await last_number(self._store))
-            if existing is not None:
-                old = existing.schedule
-                seen = old.seen if old.on_event == new.on_event else new.seen
-                new = new.changed(made=old.made, paused=old.paused, seen=seen)
-            before = decode(register, removed=True)
-            if before is not None:
-                new = await self._with_open_work(new, before.schedule, removed=existing is None)
-            writes = [PutRegister(schedule_key(name), new.to_json(), register and register.revision)]
-            if document is not None:
-                kept = await self._store.register(plan_key(name))
-                writes.append(PutRegister(plan_key(name), document, kept and kept.revision))
-            await self._store.commit(writes)
-            return new
-
-        return await retry_on_conflict(attempt)
+        register = await self._store.register(schedule_key(name))
+        existing = decode(register)
+        if existing is not None and not replace:
+            raise ScheduleExists(
+                f"there is a schedule {name!r} already ({existing.schedule.times}); change it with --replace"
+            )
+        new = moved_to(schedule, float(schedule.start), next_tick)
+        new = new.changed(seen=await last_number(self._store))
+        if existing is not None:
+            old = existing.schedule
+            seen = old.seen if old.on_event == new.on_event else new.seen
+            new = new.changed(made=old.made, paused=old.paused, seen=seen)
+        before = decode(register, removed=True)
+        if before is not None:
+            new = await self._with_open_work(new, before.schedule, removed=existing is None)
+        writes = [PutRegister(schedule_key(name), new.to_json(), register and register.revision)]
+        if document is not None:
+            writes.append((await read_slot(self._store, plan_key(name))).put(document))
+        await self._store.commit(writes)
+        return new
 
     async def _with_open_work(self, new: Schedule, old: Schedule, *, removed: bool) -> Schedule:
         """What the schedule of this name has created before goes on, also if it was removed: without this record, no
@@ -262,33 +258,28 @@ class Schedules:
 
         return await self._change(name, change)
 
+    @retried
     async def _change(self, name: str, change: Callable[[Schedule], Schedule]) -> Schedule:
-        async def attempt() -> Schedule:
-            stored = await self._read(name)
-            after = change(stored.schedule)
-            if after is not stored.schedule:
-                await self._store.commit([PutRegister(schedule_key(name), after.to_json(), stored.revision)])
-            return after
+        stored = await self._read(name)
+        after = change(stored.schedule)
+        if after is not stored.schedule:
+            await self._store.commit([PutRegister(schedule_key(name), after.to_json(), stored.revision)])
+        return after
 
-        return await retry_on_conflict(attempt)
-
+    @retried
     async def remove(self, name: str) -> Schedule:
         """Remove a schedule and its history. What it has created goes on."""
-
-        async def attempt() -> Schedule:
-            stored = await self._read(name)
-            history = await self._store.register(history_key(name))
-            plan = await self._store.register(plan_key(name))
-            value = {**stored.schedule.to_json(), REMOVED: self._store.clock()}
-            writes = [PutRegister(schedule_key(name), value, stored.revision)]
-            if history is not None:
-                writes.append(PutRegister(history_key(name), [], history.revision))
-            if plan is not None:
-                writes.append(PutRegister(plan_key(name), None, plan.revision))
-            await self._store.commit(writes)
-            return stored.schedule
-
-        return await retry_on_conflict(attempt)
+        stored = await self._read(name)
+        history = await self._store.register(history_key(name))
+        plan = await self._store.register(plan_key(name))
+        value = {**stored.schedule.to_json(), REMOVED: self._store.clock()}
+        writes = [PutRegister(schedule_key(name), value, stored.revision)]
+        if history is not None:
+            writes.append(PutRegister(history_key(name), [], history.revision))
+        if plan is not None:
+            writes.append(PutRegister(plan_key(name), None, plan.revision))
+        await self._store.commit(writes)
+        return stored.schedule
 
     async def next_times(self, name: str, number: int = 5) -> list[int]:
         """The next ticks, in seconds since 1970; none while it is paused."""
@@ -303,8 +294,7 @@ class Schedules:
     async def history(self, name: str) -> list[TickEntry]:
         """What became of the latest ticks, oldest first."""
         await self._read(name)
-        register = await self._store.register(history_key(name))
-        return history_of(register and register.value)
+        return history_of((await read_slot(self._store, history_key(name))).value)
 
     async def run(self, name: str) -> TickEntry:
         """Create the work of a schedule now, by its overlap policy, also while it is paused. Its times stay as they

@@ -7,12 +7,12 @@ a window of time, at most ``limit`` of them: the newest. So the cost is bounded,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from asterism.base.openmetrics import Family, Histogram
 from asterism.core.run.run import COMPLETED, Run, RunStatus
-from asterism.core.run.session import REACHABLE_STATES
+from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.core.run.transitions import declines, outcomes, waiting_time, work_time
 from asterism.core.schedule.ticks import without_time
 from asterism.fleet.fleet import Fleet
@@ -29,8 +29,6 @@ PAGE = 500
 SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 SCORES = (20.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
 """The upper bounds of the buckets."""
-
-_BY_DEVICE = ("workflow", "device")
 
 
 @dataclass
@@ -65,40 +63,31 @@ class SelectionMetrics:
 
     def families(self) -> list[Family]:
         return [
-            Family(
-                "asterism_window_run_ends",
-                "Runs of the window that ended, by their last device.",
-                (*_BY_DEVICE, "outcome"),
-                self.ends,
-            ),
-            Family(
-                "asterism_window_assignment_ends",
+            _family("window_run_ends", "Runs of the window that ended, by their last device.", self.ends, "outcome"),
+            _family(
+                "window_assignment_ends",
                 "Assignments of the window that ended; reason timeout is a loss.",
-                (*_BY_DEVICE, "reason"),
                 self.assignments,
+                "reason",
             ),
-            Family("asterism_window_declines", "Runs of the window that a device declined.", _BY_DEVICE, self.declined),
-            Family(
-                "asterism_window_waiting_seconds",
-                "Time from creation to start, without earlier assignments.",
-                _BY_DEVICE,
-                self.waiting,
-                "seconds",
+            _family("window_declines", "Runs of the window that a device declined.", self.declined),
+            _family(
+                "window_waiting_seconds", "Time from creation to start, without earlier assignments.", self.waiting
             ),
-            Family(
-                "asterism_window_work_seconds",
-                "Time from start to end of the completed runs of the window.",
-                _BY_DEVICE,
-                self.working,
-                "seconds",
-            ),
-            Family(
-                "asterism_window_score",
+            _family("window_work_seconds", "Time from start to end of the completed runs of the window.", self.working),
+            _family(
+                "window_score",
                 "Score with which a device got a run, by how that assignment ended.",
-                (*_BY_DEVICE, "reason"),
                 self.scores,
+                "reason",
             ),
         ]
+
+
+def _family(name: str, text: str, samples: Mapping[tuple[str, ...], float | Histogram], *labels: str) -> Family:
+    """A metric by workflow and device, and further ``labels``."""
+    unit = "seconds" if name.endswith("_seconds") else ""
+    return Family(f"asterism_{name}", text, ("workflow", "device", *labels), samples, unit)
 
 
 async def read_window(store: Store, window: float, limit: int) -> tuple[SelectionMetrics, float]:
@@ -122,8 +111,10 @@ async def fleet_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_
     """All metrics of a fleet: its runs and devices now, and those of the window."""
     store = fleet.store
     metrics, covered = await read_window(store, window, limit)
+    counts = await store.counts()
+    statuses: dict[tuple[str, ...], float] = {(str(status),): counts.get(status, 0) for status in RunStatus}
     return [
-        Family("asterism_runs", "Runs in the store.", ("status",), _statuses(await store.counts())),
+        Family("asterism_runs", "Runs in the store.", ("status",), statuses),
         *await _waiting(store),
         *await _devices(store),
         Family("asterism_window_seconds", "The window of the metrics named so.", (), {(): window}, "seconds"),
@@ -139,10 +130,6 @@ async def fleet_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_
     ]
 
 
-def _statuses(counts: Mapping[RunStatus, int]) -> dict[tuple[str, ...], float]:
-    return {(str(status),): counts.get(status, 0) for status in RunStatus}
-
-
 async def _waiting(store: Store) -> list[Family]:
     now = store.clock()
     numbers: Counter[tuple[str, ...]] = Counter()
@@ -152,44 +139,23 @@ async def _waiting(store: Store) -> list[Family]:
         numbers[key] += group.number
         ages[key] = max(ages.get(key, 0.0), now - group.since)
     return [
-        Family(
-            "asterism_runs_waiting",
-            "Runs that wait for a device; device if only that may take it.",
-            _BY_DEVICE,
-            numbers,
-        ),
-        Family(
-            "asterism_runs_waiting_oldest_seconds", "How long the oldest of them waits.", _BY_DEVICE, ages, "seconds"
-        ),
+        _family("runs_waiting", "Runs that wait for a device; device if only that may take it.", numbers),
+        _family("runs_waiting_oldest_seconds", "How long the oldest of them waits.", ages),
     ]
 
 
 async def _devices(store: Store) -> list[Family]:
-    now, label = store.clock(), ("device",)
-    sessions = {(session.device,): session for session in await store.sessions() if session.state in REACHABLE_STATES}
+    now = store.clock()
+    sessions = [session for session in await store.sessions() if session.state in REACHABLE_STATES]
+    gauges: dict[str, tuple[str, Callable[[Session], float]]] = {
+        "reachable": ("Whether the last heartbeat of the device is recent.", lambda session: session.reachable(now)),
+        "slots": ("Slots of the device.", lambda session: session.slots),
+        "used": ("Runs that the device owns.", lambda session: session.used),
+        "connection": ("Connection quality of the device, 0 to 1.", lambda session: session.quality),
+    }
     return [
         Family(
-            "asterism_device_reachable",
-            "Whether the last heartbeat of the device is recent.",
-            label,
-            {name: int(session.reachable(now)) for name, session in sessions.items()},
-        ),
-        Family(
-            "asterism_device_slots",
-            "Slots of the device.",
-            label,
-            {name: session.slots for name, session in sessions.items()},
-        ),
-        Family(
-            "asterism_device_used",
-            "Runs that the device owns.",
-            label,
-            {name: session.used for name, session in sessions.items()},
-        ),
-        Family(
-            "asterism_device_connection",
-            "Connection quality of the device, 0 to 1.",
-            label,
-            {name: session.quality for name, session in sessions.items()},
-        ),
+            f"asterism_device_{name}", text, ("device",), {(session.device,): +value(session) for session in sessions}
+        )
+        for name, (text, value) in gauges.items()
     ]

@@ -23,8 +23,8 @@ from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
 from asterism.core.record_codec import Record
 from asterism.core.schedule.schedule import event_name_problem
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write
+from asterism.store.optimistic_update import retried, try_commit
+from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write, read_slot
 from asterism.store.store_errors import CorruptRecord
 
 log = logging.getLogger("asterism.store")
@@ -101,6 +101,7 @@ def taking(event: SentEvent, file: str, taker: EventTaker, *, later: bool) -> Pu
     return PutRegister(f"{takers_prefix(event.name, file)}{event.number:012d}/{who}", taker.to_json(), None)
 
 
+@retried
 async def send_event(store: Store, name: str, data: Any = None, *, key: str | None = None, by: str = "") -> SentEvent:
     """Send an event; durable when it returns. With a ``key``, only once: the second time the first one is returned.
     Raises InvalidEvent, NotJson and TooLarge."""
@@ -117,30 +118,25 @@ async def send_event(store: Store, name: str, data: Any = None, *, key: str | No
             "file, and send its name"
         )
     mark = None if key is None else mark_key(name, key)
-
-    async def attempt() -> SentEvent:
-        known = None if mark is None else await store.register(mark)
-        before = None if known is None else await store.register(event_key(name, known.value))
-        if before is not None:
-            return replace(SentEvent.from_json(before.value), again=True)
-        last = await store.register(EVENTS_SENT)
-        number = 1 if last is None else last.value + 1
-        event = SentEvent(number, name, store.clock(), data, key, by)
-        writes: list[Write] = [PutRegister(EVENTS_SENT, number, last and last.revision)]
-        writes.append(PutRegister(event_key(name, number), event.to_json(), None))
-        writes.append(PutRegister(log_key(number), {"name": name, "at": event.at}, None))
-        if mark is not None:
-            writes.append(PutRegister(mark, number, known and known.revision))
-        await store.commit(writes)
-        return event
-
-    return await retry_on_conflict(attempt)
+    known = None if mark is None else await store.register(mark)
+    before = None if known is None else await store.register(event_key(name, known.value))
+    if before is not None:
+        return replace(SentEvent.from_json(before.value), again=True)
+    last = await read_slot(store, EVENTS_SENT, 0)
+    number = last.value + 1
+    event = SentEvent(number, name, store.clock(), data, key, by)
+    writes: list[Write] = [last.put(number)]
+    writes.append(PutRegister(event_key(name, number), event.to_json(), None))
+    writes.append(PutRegister(log_key(number), {"name": name, "at": event.at}, None))
+    if mark is not None:
+        writes.append(PutRegister(mark, number, known and known.revision))
+    await store.commit(writes)
+    return event
 
 
 async def last_number(store: Store) -> int:
     """The number of the last event; 0 if none was ever sent."""
-    last = await store.register(EVENTS_SENT)
-    return 0 if last is None else int(last.value)
+    return int((await read_slot(store, EVENTS_SENT, 0)).value)
 
 
 async def name_of(store: Store, number: int) -> str | None:

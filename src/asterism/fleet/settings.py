@@ -12,8 +12,8 @@ from asterism.core.errors import AsterismError
 from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
 from asterism.core.run.placement import Weights
 from asterism.fleet import artifact_place
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
+from asterism.store.optimistic_update import retried
+from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice, read_slot
 
 KEY = "settings"
 DAY = 86_400.0
@@ -160,32 +160,28 @@ def _from_stored(value: Mapping[str, Any]) -> Settings:
     return Settings(**{name: value[name] for name in value if name in _NAMES})
 
 
+@retried
 async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
     """Change some settings; the others stay, also those that only a later version knows. Raises InvalidSettings."""
     unknown = sorted(set(changes) - set(_NAMES))
     if unknown:
         raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {', '.join(_NAMES)}")
-
-    async def attempt() -> Settings:
-        register = await store.register(KEY)
-        stored, old = ({}, Settings()) if register is None else (register.value, register.read(_from_stored))
-        before = old.to_json()
-        merged = {**before, **changes}
-        if isinstance(changes.get("weights"), Mapping):
-            merged["weights"] = {**before["weights"], **changes["weights"]}
-        new = Settings(**merged)
-        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, register and register.revision)]
-        if new.notifies and not old.notifies:
-            writes += await _skip_old_notices(store)
-        await store.commit(writes)
-        return new
-
-    return await retry_on_conflict(attempt)
+    register = await store.register(KEY)
+    stored, old = ({}, Settings()) if register is None else (register.value, register.read(_from_stored))
+    before = old.to_json()
+    merged = {**before, **changes}
+    if isinstance(changes.get("weights"), Mapping):
+        merged["weights"] = {**before["weights"], **changes["weights"]}
+    new = Settings(**merged)
+    writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, register and register.revision)]
+    if new.notifies and not old.notifies:
+        writes += await _skip_old_notices(store)
+    await store.commit(writes)
+    return new
 
 
 async def _skip_old_notices(store: Store) -> list[Write]:
     """The write after which only notices that are left from now on are delivered."""
-    cursor = await store.register(NOTIFIED)
-    before = 0 if cursor is None else cursor.value["after"]
-    after = await last_notice(store, before)
-    return [] if after == before else [PutRegister(NOTIFIED, {"after": after}, cursor and cursor.revision)]
+    cursor = await read_slot(store, NOTIFIED, {"after": 0})
+    after = await last_notice(store, cursor.value["after"])
+    return [] if after == cursor.value["after"] else [cursor.put({"after": after})]

@@ -37,16 +37,18 @@ from asterism.core.limits import (
 from asterism.core.plan.constellation import Constellation
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
+from asterism.store.optimistic_update import retried, retry_on_conflict, try_commit
 from asterism.store.protocol import (
     LIMIT_ACCOUNTS,
     LIMITED,
     LIMITS,
     PutRegister,
     PutRun,
+    Slot,
     Store,
     TakeRequest,
     Write,
+    read_slot,
 )
 from asterism.store.store_errors import Conflict
 
@@ -134,49 +136,31 @@ def _readable(groups: Sequence[LimitedRuns]) -> list[LimitedRuns]:
     return readable
 
 
+@retried
 async def set_limit(store: Store, limit: Limit) -> Limit | None:
     """Set a limit, or change it: at once for what waits, and what runs goes on. Returns what it was before."""
-
-    async def attempt() -> Limit | None:
-        before, revisions, account = await _read(store, limit.name)
-        old, new = None if before is None else before.rate, limit.rate
-        account.recount(old, new, store.clock())
-        definition = PutRegister(f"{LIMITS}{limit.name}", limit.to_json(), revisions.definition)
-        await store.commit(
-            [definition, PutRegister(f"{LIMIT_ACCOUNTS}{limit.name}", account.to_json(), revisions.account)]
-        )
-        return before
-
-    return await retry_on_conflict(attempt)
+    account, definition = await _read(store, limit.name)
+    before = None if definition.value is None else Limit.from_json(limit.name, definition.value)
+    after = Account.from_json(account.value)
+    after.recount(None if before is None else before.rate, limit.rate, store.clock())
+    await store.commit([definition.put(limit.to_json()), account.put(after.to_json())])
+    return before
 
 
+@retried
 async def remove_limit(store: Store, name: str) -> Limit:
     """Remove a limit, and return it. What waits for it waits until it is set again. Raises LimitNotSet."""
-
-    async def attempt() -> Limit:
-        before, revisions, account = await _read(store, name)
-        if before is None:
-            raise LimitNotSet(name)
-        definition = PutRegister(f"{LIMITS}{name}", None, revisions.definition)
-        await store.commit([definition, PutRegister(f"{LIMIT_ACCOUNTS}{name}", account.to_json(), revisions.account)])
-        return before
-
-    return await retry_on_conflict(attempt)
+    account, definition = await _read(store, name)
+    if definition.value is None:
+        raise LimitNotSet(name)
+    await store.commit([definition.put(None), account.put(account.value)])
+    return Limit.from_json(name, definition.value)
 
 
-class _Revisions(NamedTuple):
-    definition: int | None
-    account: int | None
-
-
-async def _read(store: Store, name: str) -> tuple[Limit | None, _Revisions, Account]:
-    account = await store.register(f"{LIMIT_ACCOUNTS}{name}")
-    definition = await store.register(f"{LIMITS}{name}")
-    return (
-        None if definition is None else Limit.from_json(name, definition.value),
-        _Revisions(definition and definition.revision, account and account.revision),
-        Account() if account is None else Account.from_json(account.value),
-    )
+async def _read(store: Store, name: str) -> tuple[Slot, Slot]:
+    """The account of a limit, and its definition."""
+    account = await read_slot(store, f"{LIMIT_ACCOUNTS}{name}", Account().to_json())
+    return account, await read_slot(store, f"{LIMITS}{name}")
 
 
 # -- the queue of runs that use limits --------------------------------------------------------------------------------

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from asterism.base import expressions
+from asterism.base.remembered import Remembered
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister, Query, Register, Store, Write
+from asterism.store.optimistic_update import retried, retry_on_conflict
+from asterism.store.protocol import PutRegister, Query, Store, Write, read_slot
 from asterism.store.store_errors import Conflict
 
 LATEST = "workflow/"
@@ -57,7 +58,7 @@ class Workflows:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[tuple[str, int], Workflow] = {}
+        self._known: Remembered[tuple[str, int], Workflow] = Remembered(MOST_KNOWN)
 
     async def add(self, workflow: Workflow) -> Workflow:
         """Make a workflow the latest version of its name. Adding it again changes nothing. Raises InvalidWorkflow for
@@ -70,9 +71,9 @@ class Workflows:
 
         async def attempt() -> Workflow:
             nonlocal taken
-            latest = await self._store.register(f"{LATEST}{name}")
-            version = latest.value["version"] if latest is not None else 0
-            if latest is not None and not _is_removed(latest):
+            latest = await read_slot(self._store, f"{LATEST}{name}", {"version": 0, REMOVED: 0.0})
+            version = latest.value["version"]
+            if not _is_removed(latest.value):
                 current = await self.get(name, version)
                 if current.to_json() == workflow.at_version(version).to_json():
                     return current
@@ -80,11 +81,10 @@ class Workflows:
             while version in taken and taken[version] != workflow.at_version(version).to_json():
                 version += 1
             new = workflow.at_version(version)
-            pointer = PutRegister(f"{LATEST}{name}", {"version": version}, latest and latest.revision)
             put = PutRegister(_key(name, version), new.to_json(), None)
             ours: list[Write] = [put] if version not in taken else await self._unmark(name, version)
             try:
-                await self._store.commit([*ours, pointer])
+                await self._store.commit([*ours, latest.put({"version": version})])
             except Conflict as conflict:
                 if conflict.concerns("register", put.key):  # one of a peer, or another process adds one just now
                     taken = await self._versions(name)
@@ -123,28 +123,25 @@ class Workflows:
         theirs = without_rules(workflow)
         return _differ(theirs, ours) if ours is not None and ours != theirs.to_json() else None
 
+    @retried
     async def keep(self, workflow: Workflow) -> str | None:
         """Keep a workflow of a peer under its own version, for a run that is about to be taken over. Returns why it
         cannot be stored; None if it can."""
         name, version = workflow.name, workflow.version
-
-        async def attempt() -> str | None:
-            problem = await self.objection(workflow)
-            if problem is not None:
-                return problem
-            stored = await self._store.register(_key(name, version))
-            mark = await self._store.register(_mark(name, version))
-            now = self._store.clock()
-            if stored is not None and (mark is None or abs(now - mark.value["at"]) < UNUSED_AGE / 2):
-                return None
-            # a new mark, so that a process that is about to remove the workflow meets a conflict
-            writes: list[Write] = [PutRegister(_mark(name, version), {"at": now}, mark and mark.revision)]
-            if stored is None:
-                writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
-            await self._store.commit(writes)
+        problem = await self.objection(workflow)
+        if problem is not None:
+            return problem
+        stored = await self._store.register(_key(name, version))
+        mark = await read_slot(self._store, _mark(name, version))
+        now = self._store.clock()
+        if stored is not None and (mark.value is None or abs(now - mark.value["at"]) < UNUSED_AGE / 2):
             return None
-
-        return await retry_on_conflict(attempt)
+        # a new mark, so that a process that is about to remove the workflow meets a conflict
+        writes: list[Write] = [mark.put({"at": now})]
+        if stored is None:
+            writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
+        await self._store.commit(writes)
+        return None
 
     async def latest(self, name: str) -> Workflow:
         """The latest version of a workflow. Raises UnknownWorkflow."""
@@ -159,36 +156,32 @@ class Workflows:
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
             return None
-        return None if _is_removed(pointer) else pointer.read(lambda value: int(value["version"]))
+        return None if _is_removed(pointer.value) else pointer.read(lambda value: int(value["version"]))
 
     async def names(self) -> list[str]:
         """The names of all workflows."""
         pointers = await self._store.registers(LATEST)
-        return [pointer.key.removeprefix(LATEST) for pointer in pointers if not _is_removed(pointer)]
+        return [pointer.key.removeprefix(LATEST) for pointer in pointers if not _is_removed(pointer.value)]
 
+    @retried
     async def remove(self, name: str) -> Workflow:
         """Remove a workflow with all its versions, and return the latest. Retention deletes a version when no run needs
         it any more, so a run that is created meanwhile keeps its own. Raises UnknownWorkflow, and WorkflowInUse while a
         run that has not ended needs it."""
-
-        async def attempt() -> Workflow:
-            pointer, now = await self._store.register(f"{LATEST}{name}"), self._store.clock()
-            latest = await self.latest(name)
-            needed = await self._store.find(Query(workflow=name, statuses=OWNED | UNOWNED, limit=1))
-            if needed:
-                raise WorkflowInUse(
-                    f"workflow {name!r} is not removed: run {needed[0].id} has not ended. "
-                    f"List such runs with: asterism runs list --status open --workflow {name}"
-                )
-            value = {"version": latest.version, REMOVED: now}
-            writes: list[Write] = [PutRegister(f"{LATEST}{name}", value, pointer and pointer.revision)]
-            for version in await self._versions(name):
-                mark = await self._store.register(_mark(name, version))
-                writes.append(PutRegister(_mark(name, version), {"at": now}, mark and mark.revision))
-            await self._store.commit(writes)
-            return latest
-
-        return await retry_on_conflict(attempt)
+        pointer, now = await read_slot(self._store, f"{LATEST}{name}"), self._store.clock()
+        latest = await self.latest(name)
+        needed = await self._store.find(Query(workflow=name, statuses=OWNED | UNOWNED, limit=1))
+        if needed:
+            raise WorkflowInUse(
+                f"workflow {name!r} is not removed: run {needed[0].id} has not ended. "
+                f"List such runs with: asterism runs list --status open --workflow {name}"
+            )
+        writes: list[Write] = [pointer.put({"version": latest.version, REMOVED: now})]
+        for version in await self._versions(name):
+            mark = await read_slot(self._store, _mark(name, version))
+            writes.append(mark.put({"at": now}))
+        await self._store.commit(writes)
+        return latest
 
     async def find(self, text: str) -> Workflow:
         """The latest version of a workflow, or the version in ``NAME@VERSION``. Raises UnknownWorkflow."""
@@ -218,8 +211,6 @@ class Workflows:
     def remember(self, workflow: Workflow) -> None:
         """Remember a workflow that is in the store, or will be before it is needed."""
         self._known[workflow.name, workflow.version] = workflow
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
 
     async def all(self) -> list[Workflow]:
         """The latest version of each workflow."""
@@ -255,8 +246,8 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
     )
 
 
-def _is_removed(pointer: Register) -> bool:
-    return isinstance(pointer.value, Mapping) and REMOVED in pointer.value
+def _is_removed(pointer: Any) -> bool:
+    return isinstance(pointer, Mapping) and REMOVED in pointer
 
 
 def _key(name: str, version: int) -> str:

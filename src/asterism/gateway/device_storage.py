@@ -46,6 +46,7 @@ from asterism.base.clock import Clock, stopped
 from asterism.base.content_store import NAME, Content, ContentFolder, ContentStore
 from asterism.base.http_limits import RecentEvents, RequestRefused
 from asterism.base.log_recorder import LONGEST_LINE
+from asterism.base.remembered import Remembered
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
 from asterism.core.run.run import Grant, Run
 from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
@@ -98,11 +99,11 @@ class DeviceStorage:
 
     def __init__(self, store: Store, clock: Clock, settings: Callable[[], Awaitable[Settings]]) -> None:
         self._store, self._clock, self._settings = store, clock, settings
-        self._attempts: OrderedDict[tuple[str, int], _AttemptLog] = OrderedDict()
+        self._attempts: Remembered[tuple[str, int], _AttemptLog] = Remembered(ATTEMPTS_REMEMBERED)
         self._stored: dict[str, tuple[float, float]] = {}  # bytes of each device, fading away, and when it was counted
-        self._of_files: OrderedDict[Grant, int] = OrderedDict()  # of those, the bytes of files
+        self._of_files: Remembered[Grant, int] = Remembered(GRANTS_REMEMBERED)  # of those, the bytes of files
         self._notices = RecentEvents(clock.time, NOTICES_PER_HOUR, HOUR)
-        self._late: OrderedDict[Grant, None] = OrderedDict()
+        self._late: Remembered[Grant, None] = Remembered(GRANTS_REMEMBERED)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -125,10 +126,8 @@ class DeviceStorage:
         if attempt_log is None:  # this server has not seen it, or has forgotten it
             costs = {chunk.first: _cost(chunk) for chunk in await self._store.log(run) if chunk.epoch == epoch}
             # another message may have asked at the same time
-            attempt_log = self._attempts.setdefault((run, epoch), _AttemptLog(costs, sum(costs.values())))
-        self._attempts.move_to_end((run, epoch))
-        while len(self._attempts) > ATTEMPTS_REMEMBERED:
-            self._attempts.popitem(last=False)
+            attempt_log = self._attempts.get((run, epoch)) or _AttemptLog(costs, sum(costs.values()))
+        self._attempts[run, epoch] = attempt_log
         return attempt_log
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -160,9 +159,7 @@ class DeviceStorage:
     async def add_part(self, device: str, grant: Grant, size: int) -> None:
         """Count a part of a file that a device stores for a grant."""
         await self.add(device, size)
-        self._of_files[grant] = self._of_files.pop(grant, 0) + size
-        while len(self._of_files) > GRANTS_REMEMBERED:
-            self._of_files.popitem(last=False)
+        self._of_files[grant] = self._of_files.get(grant, 0) + size
 
     def refer_to_files(self, device: str, grant: Grant) -> None:
         """The run of a grant refers to its files from now on: they count no more."""
@@ -194,8 +191,6 @@ class DeviceStorage:
             return False
         self._notices.add(device)
         self._late[grant] = None
-        if len(self._late) > GRANTS_REMEMBERED:
-            self._late.popitem(last=False)
         return True
 
 
@@ -298,7 +293,7 @@ class DeviceFiles:
     def __init__(self, fleet: Fleet, storage: DeviceStorage) -> None:
         self._fleet, self._store, self._storage = fleet, fleet.store, storage
         self._uploads: OrderedDict[tuple[str, Grant, str], Upload] = OrderedDict()
-        self._readable: OrderedDict[Grant, frozenset[str]] = OrderedDict()
+        self._readable: Remembered[Grant, frozenset[str]] = Remembered(READERS_REMEMBERED)
 
     async def close(self) -> None:
         await stopped(*(upload.ending for upload in self._uploads.values() if upload.ending is not None))
@@ -405,8 +400,6 @@ class DeviceFiles:
         if known is None or not manifests <= known:
             known = (known or frozenset()) | await asyncio.to_thread(_all_names, place, manifests)
             self._readable[grant] = known
-            while len(self._readable) > READERS_REMEMBERED:
-                self._readable.popitem(last=False)
         return known
 
     # -- grants, the place -------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ An enrolled device signs a challenge and gets an *access token* for one session,
 is granted to the session comes with the *token of the grant*, for this run and this epoch alone. Both are codes of the
 gateway over what they say (HMAC-SHA256), so nothing about them is stored, and every server on the store accepts them.
 
-A revoked device gets no more tokens, those that it has are refused, and its session is replaced by nobody: its
-heartbeats are refused from now on, and its runs are free when its time has run out.
+A revoked device gets no more tokens, and those that it has are refused. Its session is closed: its heartbeats are
+refused, and its runs are reassigned after their timeout.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from asterism.fleet.one_time_code import TYPED_BYTES, Refusal, code_writes, is_f
 from asterism.fleet.policy.rule_patterns import compile_pattern, is_pattern
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.gateway_messages import GatewayRefusal, InvalidMessage, grant_text, parse_grant
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import Notice, PutRegister, PutSession, Register, Store, Write
+from asterism.store.optimistic_update import retried, retry_on_conflict
+from asterism.store.protocol import Notice, PutRegister, PutSession, Register, Store, Write, read_slot
 
 CODE_TIME = 600.0
 """How long a code is valid, in seconds."""
@@ -120,47 +120,44 @@ async def invite(store: Store, *, name: str, can: Iterable[str] | None = None) -
     return code
 
 
+@retried
 async def enrol(store: Store, code: str, name: str, key: str) -> EnrolledDevice:
     """Exchange a code for the enrolment of a key. A device that was revoked may be enrolled again; the name of any
     other device that was ever here is refused, also while it is away: runs may be pinned to it. Raises
     CredentialRefused and ReservedName."""
     check_name(name)
-
-    async def attempt() -> EnrolledDevice:
-        invitation = await store.register(f"{CODES}{secret_hash(code)}")
-        known = await find_device(store, name)
-        now = store.clock()
-        if invitation is None:
-            raise CredentialRefused("this code is unknown: make one with: asterism device invite")
-        device = known if known is not None and known.revoked_at is None else None
-        until, pattern, can = (invitation.value[field] for field in ("until", "name", "can"))
-        proof = key if device is not None and device.key == key else None
-        expired = not until - CODE_TIME <= now <= until
-        if not is_first_use(proof, invitation.value["key"], expired, _CODE_REFUSED) and device is not None:
-            return device  # the first answer was lost
-        if not compile_pattern(pattern).fullmatch(name):
-            raise CredentialRefused(f"this code is for a device with a name like {pattern!r}")
-        if device is not None and device.key != key:
-            raise CredentialRefused(
-                f"a device {name!r} is enrolled already: choose another name, or revoke it with: "
-                f"asterism device revoke {name}"
-            )
-        # read before the names are: of two names that look alike, enrolled at the same time, one commit conflicts
-        alike = await store.register(_alike_key(name))
-        await _check_unknown(store, name)
-        register = await store.register(f"{DEVICES}{name}")
-        new = EnrolledDevice(name, key, None if can is None else frozenset(can), now)
-        await store.commit(
-            [
-                PutRegister(invitation.key, {**invitation.value, "key": key}, invitation.revision),
-                PutRegister(f"{DEVICES}{name}", new.to_json(), register and register.revision),
-                PutRegister(_alike_key(name), {"name": name}, alike and alike.revision),
-                Notice(now, "enrolled", f"device {name} was enrolled with a code", None, name),
-            ]
+    invitation = await store.register(f"{CODES}{secret_hash(code)}")
+    known = await find_device(store, name)
+    now = store.clock()
+    if invitation is None:
+        raise CredentialRefused("this code is unknown: make one with: asterism device invite")
+    device = known if known is not None and known.revoked_at is None else None
+    until, pattern, can = (invitation.value[field] for field in ("until", "name", "can"))
+    proof = key if device is not None and device.key == key else None
+    expired = not until - CODE_TIME <= now <= until
+    if not is_first_use(proof, invitation.value["key"], expired, _CODE_REFUSED) and device is not None:
+        return device  # the first answer was lost
+    if not compile_pattern(pattern).fullmatch(name):
+        raise CredentialRefused(f"this code is for a device with a name like {pattern!r}")
+    if device is not None and device.key != key:
+        raise CredentialRefused(
+            f"a device {name!r} is enrolled already: choose another name, or revoke it with: "
+            f"asterism device revoke {name}"
         )
-        return new
-
-    return await retry_on_conflict(attempt)
+    # read before the names are: of two names that look alike, enrolled at the same time, one commit conflicts
+    alike = await read_slot(store, _alike_key(name))
+    await _check_unknown(store, name)
+    slot = await read_slot(store, f"{DEVICES}{name}")
+    new = EnrolledDevice(name, key, None if can is None else frozenset(can), now)
+    await store.commit(
+        [
+            PutRegister(invitation.key, {**invitation.value, "key": key}, invitation.revision),
+            slot.put(new.to_json()),
+            alike.put({"name": name}),
+            Notice(now, "enrolled", f"device {name} was enrolled with a code", None, name),
+        ]
+    )
+    return new
 
 
 def _alike_key(name: str) -> str:
@@ -187,29 +184,26 @@ async def find_device(store: Store, name: str) -> EnrolledDevice | None:
     return None if register is None else _device(register)
 
 
+@retried
 async def revoke(store: Store, name: str) -> EnrolledDevice:
     """Revoke the key of a device. Raises UnknownEnrolment."""
-
-    async def attempt() -> EnrolledDevice:
-        register = await store.register(f"{DEVICES}{name}")
-        if register is None:
-            raise UnknownEnrolment(f"no device {name!r} is enrolled")
-        now = store.clock()
-        device = _device(register)
-        if device.revoked_at is not None:
-            return device
-        revoked = register._replace(value={**register.value, "revoked_at": now})
-        writes: list[Write] = [
-            PutRegister(revoked.key, revoked.value, revoked.revision),
-            Notice(now, "revoked", f"device {name} was revoked", None, name),
-        ]
-        for session in await store.sessions(device=name):
-            if session.state == OPEN:
-                writes.append(PutSession(session.changed(state=REVOKED), session.revision))
-        await store.commit(writes)
-        return _device(revoked)
-
-    return await retry_on_conflict(attempt)
+    register = await store.register(f"{DEVICES}{name}")
+    if register is None:
+        raise UnknownEnrolment(f"no device {name!r} is enrolled")
+    now = store.clock()
+    device = _device(register)
+    if device.revoked_at is not None:
+        return device
+    revoked = register._replace(value={**register.value, "revoked_at": now})
+    writes: list[Write] = [
+        PutRegister(revoked.key, revoked.value, revoked.revision),
+        Notice(now, "revoked", f"device {name} was revoked", None, name),
+    ]
+    for session in await store.sessions(device=name):
+        if session.state == OPEN:
+            writes.append(PutSession(session.changed(state=REVOKED), session.revision))
+    await store.commit(writes)
+    return _device(revoked)
 
 
 def _device(register: Register) -> EnrolledDevice:

@@ -16,12 +16,12 @@ import json
 import logging
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock, ServerClock
 from asterism.base.content_store import ContentAccess, ContentCache, ContentFolder
+from asterism.base.remembered import Remembered
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import JsonObject, SizeLimit
@@ -131,7 +131,7 @@ class GatewayConnection:
         self._estimate = ServerClock(self.clock.time)
         self._estimate.learn(access.store_time(), self.clock.time())
         self._workflows: dict[tuple[str, int], Workflow] = {}
-        self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._tokens: Remembered[tuple[str, int], str] = Remembered(TOKENS_REMEMBERED)
         self._access_token, self._renew_at = "", float("-inf")
         self._login, self._files_turn = asyncio.Lock(), asyncio.Lock()
         self._failures = 0  # since the last answer
@@ -220,22 +220,15 @@ class GatewayConnection:
     def _received(self, record: Sequence[Any], token: str | None) -> Run:
         run = run_of(record)
         if token is not None:
-            self._remember(run.id, run.epoch, token)
+            self._tokens[run.id, run.epoch] = token
         return run
-
-    def _remember(self, run_id: str, epoch: int, token: str) -> None:
-        self._tokens[run_id, epoch] = token
-        if len(self._tokens) > TOKENS_REMEMBERED:
-            self._tokens.popitem(last=False)
 
     # -- the session -------------------------------------------------------------------------------------------------
 
     async def open(self) -> str:
-        async def attempt() -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = await self._ask("hello")
-            return answer
-
-        hello = await retry_on_conflict(attempt, patience=60.0, clock=self.clock, chance=self._chance)
+        hello = await retry_on_conflict(
+            lambda: self._ask("hello"), patience=60.0, clock=self.clock, chance=self._chance
+        )
         self._large, self.log_limit = hello["large"], hello["log_limit"]
         self._value_limit = value_limit(hello["most"])
         await self._deliver_outbox()
@@ -283,7 +276,7 @@ class GatewayConnection:
             self._value_limit = value_limit(data["most"])
         self._estimate.learn(reply.now, asked)
         for owned, token in zip(reply.held, tokens, strict=True):
-            self._remember(owned.run, owned.epoch, token)
+            self._tokens[owned.run, owned.epoch] = token
         return reply
 
     async def drain(self) -> None:

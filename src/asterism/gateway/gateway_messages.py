@@ -208,10 +208,6 @@ def _progress(value: object) -> Progress | None:
     return Progress(step, total)
 
 
-def _progress_json(progress: Progress | None) -> list[int | None] | None:
-    return None if progress is None else [progress.step, progress.total]
-
-
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 _STEPS: Mapping[object, type[OwnerStep]] = {
@@ -357,7 +353,7 @@ def report_batches(reports: Iterable[tuple[ProgressReport, str]]) -> list[list[J
 
 
 def report_json(report: ProgressReport, token: str) -> JsonObject:
-    progress = _progress_json(report.progress)
+    progress = None if report.progress is None else list(report.progress)
     return {"grant": token, "progress": progress, "tail": report.tail, "log": log_json(report.log)}
 
 
@@ -383,28 +379,28 @@ def parse_reply(data: Mapping[str, Any]) -> tuple[HeartbeatReply, list[str]]:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def error_json(error: Exception, run: str = "") -> JsonObject:
+_ERRORS: Mapping[str, type[Exception]] = {
+    "unknown": UnknownRun,
+    "fenced": Fenced,
+    "refused": RunRefused,
+    "conflict": Conflict,
+    "unavailable": StoreUnavailable,
+    "store": StoreError,
+}
+"""The errors of steps, each before those that it is one of; all others are ``invalid``."""
+
+
+def error_json(error: Exception) -> JsonObject:
     """The error of a step, for the device that sent it."""
+    kind = next((kind for kind, of_kind in _ERRORS.items() if isinstance(error, of_kind)), "invalid")
     if isinstance(error, RunRefused):
-        kind = "unknown" if isinstance(error, UnknownRun) else "fenced" if isinstance(error, Fenced) else "refused"
         return {"error": kind, "run": error.run_id, "message": error.why}
-    if isinstance(error, Conflict):
-        return {"error": "conflict", "message": error.what}
-    if isinstance(error, StoreUnavailable):
-        return {"error": "unavailable", "message": str(error)}
-    if isinstance(error, StoreError):
-        return {"error": "store", "message": str(error)}
-    return {"error": "invalid", "message": str(error)}
+    return {"error": kind, "message": error.what if isinstance(error, Conflict) else str(error)}
 
 
 def parse_error(data: Mapping[str, Any], run_id: str) -> Exception:
     kind, message = data["error"], str(data.get("message", ""))
     if kind == "unknown":
         return UnknownRun(run_id)
-    if kind in ("fenced", "refused"):
-        return (Fenced if kind == "fenced" else RunRefused)(run_id, message)
-    if kind == "conflict":
-        return Conflict(message)
-    if kind == "unavailable":
-        return StoreUnavailable(message)
-    return StoreError(message) if kind == "store" else ValueError(message)
+    arguments = (run_id, message) if kind in ("fenced", "refused") else (message,)
+    return _ERRORS.get(kind, ValueError)(*arguments)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,16 +15,17 @@ from typing import Any
 from asterism.base.clock import first_of
 from asterism.base.expressions import holds
 from asterism.base.http_limits import RequestRefused
+from asterism.base.remembered import Remembered
 from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.run import transitions
-from asterism.core.run.placement import Weights, mismatch_reason, unmet_reason
+from asterism.core.run.placement import Weights, mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_connection import Claim, Complete, Decline, Disown, OwnerStep, Start
 from asterism.fleet.device.store_connection import StoreConnection, election_standings, late_notice
-from asterism.fleet.device.take_order import LOOK_INTERVAL, SAME_TIME
+from asterism.fleet.device.take_order import SAME_TIME, leaves_to_others
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of, is_small
 from asterism.gateway.device_storage import DeviceFiles, DeviceStorage
@@ -63,7 +63,7 @@ class GrantedRuns:
     ) -> None:
         self._fleet, self._credentials, self._store = fleet, credentials, fleet.store
         self._storage, self._files = storage, files
-        self._records: OrderedDict[str, Run] = OrderedDict()
+        self._records: Remembered[str, Run] = Remembered(RECORDS_REMEMBERED)
 
     def token_of(self, who: Identity, grant: Grant) -> str:
         return self._credentials.grant_token(who.owner.device, grant)
@@ -74,8 +74,6 @@ class GrantedRuns:
         if run.session == who.owner.session and run.grant is not None:
             token = self.token_of(who, run.grant)
             self._records[run.id] = run
-            if len(self._records) > RECORDS_REMEMBERED:
-                self._records.popitem(last=False)
         return [row_of(run), token]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -244,7 +242,9 @@ class GatewayOrder:
         if run.id in self._held or (self._starts >= self.free and run.id in self._vain_waits):
             return None
         now = self._clock()
-        if self._leaves_to_others(run, flow, now) or mismatch_reason(self._session, run, flow, self._names, holds):
+        if leaves_to_others(run, flow, now, self._names, elected=False):
+            return None
+        if mismatch_reason(self._session, run, flow, self._names, holds):
             return None
         if run.uses is not None and self._starts >= self.free:
             return None  # it would hold its limits while it waits for a slot
@@ -255,15 +255,6 @@ class GatewayOrder:
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now
         return transitions.take(run, self._owner, flow, self._moment, starts=self._starts <= self.free, scores=scores)
-
-    def _leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
-        if not flow.orchestration and flow.prefers is None:
-            return False
-        if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
-            return False
-        return flow.orchestration or (
-            flow.prefers is not None and unmet_reason(flow.prefers, self._names, holds) is not None
-        )
 
 
 class DeviceWatch:

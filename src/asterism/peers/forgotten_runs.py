@@ -25,7 +25,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.peers.messages import MAX_RUNS_ASKED
 from asterism.peers.registry import ROLLBACK_KEY, Peer, PeerRegistry, unknown_runs_key
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import PutCopy, PutRegister, feed_of
+from asterism.store.protocol import PutCopy, feed_of, read_slot
 
 log = logging.getLogger("asterism.peers")
 
@@ -82,8 +82,7 @@ class ForgottenRunCheck:
         """Handle a peer's answer: among the runs it was asked about, it does not know these. Returns a sentence for
         each copy that was closed."""
         asked, now = self._asked.pop(peer.name, []), self._store.clock()
-        register = await self._store.register(unknown_runs_key(peer.name))
-        before = dict(register.value) if register is not None else {}
+        before = (await read_slot(self._store, unknown_runs_key(peer.name), {})).value
         left_to = await self._feed.left_to(asked)
         after = {run_id: at for run_id, at in before.items() if run_id not in asked}
         closed = []
@@ -101,15 +100,14 @@ class ForgottenRunCheck:
 
     async def _remember(self, peer: Peer, after: dict[str, float]) -> None:
         """If another process writes at the same moment, the peer has to say so once more."""
-        key = unknown_runs_key(peer.name)
-        register = await self._store.register(key)
-        if (register is None and not after) or (register is not None and register.value == after):
+        slot = await read_slot(self._store, unknown_runs_key(peer.name), {})
+        if slot.value == after:
             return
         if len(after) > MAX_UNKNOWN_RUNS:  # drop runs that have ended in another way
             runs = [await self._store.run(run_id) for run_id in after]
             after = {run.id: after[run.id] for run in runs if run is not None and not run.ended}
         limited = dict(list(after.items())[:MAX_UNKNOWN_RUNS])
-        if not await try_commit(self._store, [PutRegister(key, limited, register and register.revision)]):
+        if not await try_commit(self._store, [slot.put(limited)]):
             log.debug("the unknown runs of peer %s were not stored: another process wrote them", peer.name)
 
     async def _close(self, peer: Peer, run: Run) -> list[str]:

@@ -28,7 +28,7 @@ from asterism.peers.registry import Peer, cursor_key, peer_key
 from asterism.peers.storage_limits import QUOTA_TOPIC, Quota, has_grown, quota_key, quota_limits
 from asterism.store.dump_format import blob_sizes
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, feed_of
+from asterism.store.protocol import Notice, Slot, Store, Write, feed_of, read_slot
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
@@ -62,12 +62,12 @@ class IngestResult:
         self.lost += [decision.lost] if decision.lost is not None else []
 
 
-async def read_cursor(store: Store, peer: Peer) -> tuple[Cursor | None, Register | None]:
-    """Our position in the feed of a peer, and its register."""
-    register = await store.register(cursor_key(peer.name))
-    if register is None or not register.value:
-        return None, register
-    return Cursor(**{name: value for name, value in register.value.items() if name in Cursor._fields}), register
+async def read_cursor(store: Store, peer: Peer) -> tuple[Cursor | None, Slot]:
+    """Our position in the feed of a peer, and the place of its register."""
+    slot = await read_slot(store, cursor_key(peer.name))
+    if not slot.value:
+        return None, slot
+    return Cursor(**{name: value for name, value in slot.value.items() if name in Cursor._fields}), slot
 
 
 class Ingest:
@@ -115,14 +115,14 @@ class Ingest:
         peer: Peer,
         items: Sequence[IncomingRecord],
         upto: Cursor,
-        known: Register | None,
+        known: Slot,
         flows: Mapping[str, Workflow | str],
         lacking: frozenset[str],
     ) -> IngestResult:
-        """Ingest a batch, and move our cursor from the ``known`` register to ``upto``. If another process has moved the
+        """Ingest a batch, and move our cursor from the ``known`` one to ``upto``. If another process has moved the
         cursor meanwhile, the rest is left to the next message. ``flows`` are the workflows of the batch by kind, or why
         runs of them are refused; those that are needed are stored. ``lacking`` names blobs that are unavailable."""
-        done, key = IngestResult(), cursor_key(peer.name)
+        done = IngestResult()
         for tries in range(10 * BATCH_TRIES):
             batch = await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
             decisions = [await batch.decide(item) for item in items]
@@ -130,7 +130,7 @@ class Ingest:
             if problems:
                 flows = {**flows, **problems}
                 continue
-            cursor = PutRegister(key, upto._asdict(), known and known.revision)
+            cursor = known.put(upto._asdict())
             replay = await self.replay.reason_writes(peer, batch.doubted, batch.quota)
             together = [decision for decision in decisions if not decision.alone] if tries < BATCH_TRIES else []
             try:
@@ -141,7 +141,7 @@ class Ingest:
                 writes = [write for decision in together for write in decision.writes]
                 await self._store.commit([cursor, *replay, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
-                if conflict.concerns("register", key):
+                if conflict.concerns("register", known.key):
                     return done
                 log.debug("the batch is decided again: %s", conflict)
                 continue
@@ -207,13 +207,13 @@ class ReplayRequests:
         """The writes that remember the sessions about which the peer was not believed, and an exceeded quota."""
         writes: list[Write] = []
         if doubted:
-            register = await self._store.register(_doubted_key(peer))
-            known = list(register.value.get("sessions", ())) if register is not None else []
+            slot = await read_slot(self._store, _doubted_key(peer), {})
+            known = slot.value.get("sessions", ())
             after = [*known, *sorted(doubted.difference(known))][-MAX_DOUBTED_SESSIONS:]
-            writes.append(PutRegister(_doubted_key(peer), {"sessions": after}, register and register.revision))
+            writes.append(slot.put({"sessions": after}))
         if used.exceeded is not None:
-            register = await self._store.register(quota_key(peer))
-            writes.append(PutRegister(quota_key(peer), {"room": used.remaining()}, register and register.revision))
+            slot = await read_slot(self._store, quota_key(peer))
+            writes.append(slot.put({"room": used.remaining()}))
         return writes
 
     async def request(self, peer: Peer) -> None:
@@ -224,23 +224,23 @@ class ReplayRequests:
 
     async def _after_ended_session(self, peer: Peer) -> None:
         """The peer also has to send what it received from us: its records about the ended session can be used now."""
-        register = await self._store.register(_doubted_key(peer))
-        doubted = list(register.value.get("sessions", ())) if register is not None else []
-        if register is None or not doubted:
+        slot = await read_slot(self._store, _doubted_key(peer), {})
+        doubted = slot.value.get("sessions", ())
+        if not doubted:
             return
         open_ids = {session.id for session in await self._store.sessions() if session.state == OPEN}
         still_open = [session_id for session_id in doubted if session_id in open_ids]
         if len(still_open) < len(doubted):
-            await self._reset(peer, PutRegister(register.key, {"sessions": still_open}, register.revision), whole=True)
+            await self._reset(peer, slot.put({"sessions": still_open}), whole=True)
 
     async def _after_freed_quota(self, peer: Peer) -> None:
-        register = await self._store.register(quota_key(peer))
-        if register is None or not register.value:
+        slot = await read_slot(self._store, quota_key(peer))
+        if not slot.value:
             return
         limits = quota_limits(await self._fleet.settings())
         now = Quota(peer, await self._feed.usage(peer.store or ""), limits)
-        if has_grown(register.value["room"], now, limits):
-            await self._reset(peer, PutRegister(register.key, {}, register.revision))
+        if has_grown(slot.value["room"], now, limits):
+            await self._reset(peer, slot.put({}))
             await peer_notices.clear_topic(self._store, peer.name, QUOTA_TOPIC)
 
     async def _reset(self, peer: Peer, reason: Write, *, whole: bool = False) -> None:
@@ -248,9 +248,7 @@ class ReplayRequests:
         if cursor is None:
             return
         start = Cursor(cursor.feed, 0, whole=whole or cursor.whole)
-        await try_commit(
-            self._store, [reason, PutRegister(cursor_key(peer.name), start._asdict(), known and known.revision)]
-        )
+        await try_commit(self._store, [reason, known.put(start._asdict())])
 
 
 def _doubted_key(peer: Peer) -> str:

@@ -25,7 +25,7 @@ from asterism.core.errors import AsterismError
 from asterism.fleet.one_time_code import SECRET_BYTES, Refusal, is_first_use, new_secret, secret_hash
 from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
-from asterism.store.optimistic_update import retry_on_conflict, update_register
+from asterism.store.optimistic_update import retried, update_register
 from asterism.store.protocol import Store
 
 VALID_FOR = 86_400.0
@@ -87,22 +87,19 @@ async def expires_at(store: Store, peer: Peer) -> float | None:
     return float(until) if until is not None else (peer.invited_at or 0.0) + VALID_FOR
 
 
+@retried
 async def redeem(store: Store, invitation_sha256: str, secret_sha256: str) -> Peer | None:
     """Exchange an invitation for a secret; both are given by their SHA-256. A repeated request succeeds again. None if
     there is no such invitation. Raises InvitationUsed."""
     peers = PeerRegistry(store)
-
-    async def attempt() -> Peer | None:
-        peer = await peers.find_by_hash("invitation_sha256", invitation_sha256)
-        if peer is None:
-            return None
-        until = await expires_at(store, peer)
-        refusal = Refusal(InvitationUsed, f"the invitation of {peer.name}", "ask for a new one")
-        expired = until is not None and until < store.clock()
-        first = is_first_use(secret_sha256, peer.token_sha256, expired, refusal)
-        return await peers.redeem(peer, secret_sha256) if first else peer
-
-    return await retry_on_conflict(attempt)
+    peer = await peers.find_by_hash("invitation_sha256", invitation_sha256)
+    if peer is None:
+        return None
+    until = await expires_at(store, peer)
+    refusal = Refusal(InvitationUsed, f"the invitation of {peer.name}", "ask for a new one")
+    expired = until is not None and until < store.clock()
+    first = is_first_use(secret_sha256, peer.token_sha256, expired, refusal)
+    return await peers.redeem(peer, secret_sha256) if first else peer
 
 
 def _expiry_key(name: str) -> str:

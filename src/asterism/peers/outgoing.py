@@ -29,8 +29,8 @@ from asterism.peers.messages import (
 )
 from asterism.peers.registry import ROLLBACK_KEY, Peer, cursor_key, marks_key
 from asterism.peers.storage_limits import sendable_record
-from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import Change, Notice, ProgressReport, PutRegister, Register, Write, feed_of
+from asterism.store.optimistic_update import retried, retry_on_conflict
+from asterism.store.protocol import Change, Notice, ProgressReport, Slot, Write, feed_of, read_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class FeedMarks:
         """The position that a peer's cursor stands for."""
         if cursor is None or cursor.feed != self._id:
             return FeedPosition(0)
-        turn, marks, void = _parse_marks(await self._register(peer))
+        turn, marks, void = _parse_marks(await self._slot(peer))
         if cursor.turn > turn or cursor.number > await self._feed.newest() or _cursor_text(cursor) == void:
             return FeedPosition(0, anew=True, rolled_back=True)
         if not cursor.turn or not cursor.number:
@@ -211,16 +211,17 @@ class FeedMarks:
         text = f"{self._fleet.chance.getrandbits(96):024x}"
 
         async def attempt() -> tuple[int, str]:
-            register = await self._register(peer)
-            turn, marks, void = _parse_marks(register)
+            slot = await self._slot(peer)
+            turn, marks, void = _parse_marks(slot)
             present = [mark for mark in marks[: 1 - MARKS_KEPT] if cursor is not None and mark[2] == cursor.mark]
             marks = [*present, *marks[1 - MARKS_KEPT :], [number, turn + 1, text]]
             value = {"turn": turn + 1, "marks": marks, "void": void}
-            await self._store.commit([PutRegister(marks_key(peer.store), value, register and register.revision)])
+            await self._store.commit([slot.put(value)])
             return turn + 1, text
 
         return await retry_on_conflict(attempt)
 
+    @retried
     async def record_rollback(self, peer: Peer, cursor: Cursor) -> None:
         """Note that a peer's cursor proves a rollback of our store: void the cursor, ask the peer for everything, and
         give a notice."""
@@ -228,40 +229,36 @@ class FeedMarks:
             f"this store was restored from an older copy: peer {peer.name} has changes that are missing here. All "
             "records are exchanged again with it"
         )
-
-        async def attempt() -> None:
-            register = await self._register(peer)
-            turn, marks, void = _parse_marks(register)
-            if void == _cursor_text(cursor):
-                return
-            at = await self._store.register(cursor_key(peer.name))
-            feed = at.value["feed"] if at is not None and at.value else "none"
-            turn = cursor.turn if turn < cursor.turn <= min(turn + MAX_TURN_LEAD, LAST_TURN) else turn
-            value = {"turn": turn, "marks": marks, "void": _cursor_text(cursor)}
-            await self._store.commit(
-                [
-                    PutRegister(marks_key(peer.store), value, register and register.revision),
-                    PutRegister(cursor_key(peer.name), Cursor(feed, 0, whole=True)._asdict(), at and at.revision),
-                    *await self._time_writes(),
-                    *await peer_notices.rollback_writes(self._store, peer.name, "here", message),
-                ]
-            )
-
-        await retry_on_conflict(attempt)
+        slot = await self._slot(peer)
+        turn, marks, void = _parse_marks(slot)
+        if void == _cursor_text(cursor):
+            return
+        at = await read_slot(self._store, cursor_key(peer.name))
+        feed = at.value["feed"] if at.value else "none"
+        turn = cursor.turn if turn < cursor.turn <= min(turn + MAX_TURN_LEAD, LAST_TURN) else turn
+        value = {"turn": turn, "marks": marks, "void": _cursor_text(cursor)}
+        await self._store.commit(
+            [
+                slot.put(value),
+                at.put(Cursor(feed, 0, whole=True)._asdict()),
+                *await self._time_writes(),
+                *await peer_notices.rollback_writes(self._store, peer.name, "here", message),
+            ]
+        )
 
     async def _time_writes(self) -> list[Write]:
         """The write of the time of the rollback, unless another peer has just reported the same one."""
-        register, now = await self._store.register(ROLLBACK_KEY), self._store.clock()
-        if register is not None and 0.0 <= now - register.value["at"] < ROLLBACK_WINDOW:
+        slot, now = await read_slot(self._store, ROLLBACK_KEY), self._store.clock()
+        if slot.value is not None and 0.0 <= now - slot.value["at"] < ROLLBACK_WINDOW:
             return []
-        return [PutRegister(ROLLBACK_KEY, {"at": now}, register and register.revision)]
+        return [slot.put({"at": now})]
 
-    async def _register(self, peer: Peer) -> Register | None:
-        return await self._store.register(marks_key(peer.store))
+    async def _slot(self, peer: Peer) -> Slot:
+        return await read_slot(self._store, marks_key(peer.store), {})
 
 
-def _parse_marks(register: Register | None) -> tuple[int, list[list[Any]], str]:
-    value = register.value if register is not None else {}
+def _parse_marks(slot: Slot) -> tuple[int, list[list[Any]], str]:
+    value = slot.value
     if value.get("turn", 0) > LAST_TURN:
         value = {}
     return value.get("turn", 0), value.get("marks", []), value.get("void", "")

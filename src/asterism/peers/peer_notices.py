@@ -15,8 +15,8 @@ from asterism.core.json_values import JsonObject
 from asterism.core.run.run import Run
 from asterism.peers.messages import MAX_REASON_CHARS, MAX_REASONS, IncomingRecord, printable
 from asterism.peers.registry import peer_key
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
+from asterism.store.optimistic_update import retried, try_commit
+from asterism.store.protocol import Notice, Slot, Store, Write, read_slot
 
 MAX_TOPICS = 200
 """How many topics are remembered for each peer."""
@@ -45,15 +45,15 @@ DAY = 86_400.0
 class RefusalNotices:
     """The notices about refused records of one peer. ``now`` is the time of the store's clock."""
 
-    def __init__(self, peer: str, register: Register | None, now: float) -> None:
-        self._peer, self._register, self._now = peer, register, now
-        self._given = _given_digests(register)
-        self._day = _daily_count(register, now)
+    def __init__(self, peer: str, slot: Slot, now: float) -> None:
+        self._peer, self._slot, self._now = peer, slot, now
+        self._given = _given_digests(slot)
+        self._day = _daily_count(slot, now)
         self._changed = False
 
     @classmethod
     async def load(cls, store: Store, peer: str, now: float) -> RefusalNotices:
-        return cls(peer, await store.register(_refusals_key(peer)), now)
+        return cls(peer, await read_slot(store, _refusals_key(peer), {}), now)
 
     def refuse(self, run_id: str, reason: str) -> list[Write]:
         """The notice that a record was refused, unless it was given before or the limit is reached."""
@@ -73,72 +73,58 @@ class RefusalNotices:
         if not self._changed:
             return []
         runs = dict(list(self._given.items())[-MAX_RUNS:])
-        return [
-            PutRegister(
-                _refusals_key(self._peer), {**self._day, "runs": runs}, self._register and self._register.revision
-            )
-        ]
+        return [self._slot.put({**self._day, "runs": runs})]
 
 
+@retried
 async def notify_once(store: Store, peer: str, notice: Notice, topic: str | None = None) -> None:
     """Give a notice about a peer, unless one of the same ``topic`` was given. Without a topic the message itself is the
     topic, and the limit of the day applies."""
     key = topic or notice.message
-
-    async def attempt() -> None:
-        register = await store.register(_topics_key(peer))
-        known = list(register.value.get("said", ())) if register is not None else []
-        day = _daily_count(register, store.clock())
-        if key in known or (topic is None and day["given"] >= MAX_REFUSALS_PER_DAY):
-            return
-        writes: list[Write] = [notice]
-        if topic is None:
-            day["given"] += 1
-            writes += [_limit_notice(peer, store.clock())] if day["given"] >= MAX_REFUSALS_PER_DAY else []
-        after = {**day, "said": [*known, key][-MAX_TOPICS:]}
-        await store.commit([PutRegister(_topics_key(peer), after, register and register.revision), *writes])
-
-    await retry_on_conflict(attempt)
+    slot = await read_slot(store, _topics_key(peer), {})
+    known = list(slot.value.get("said", ()))
+    day = _daily_count(slot, store.clock())
+    if key in known or (topic is None and day["given"] >= MAX_REFUSALS_PER_DAY):
+        return
+    writes: list[Write] = [notice]
+    if topic is None:
+        day["given"] += 1
+        writes += [_limit_notice(peer, store.clock())] if day["given"] >= MAX_REFUSALS_PER_DAY else []
+    after = {**day, "said": [*known, key][-MAX_TOPICS:]}
+    await store.commit([slot.put(after), *writes])
 
 
 async def clear_topic(store: Store, peer: str, topic: str) -> None:
     """Allow the next notice of a topic, since the condition has ended."""
-    register = await store.register(_topics_key(peer))
-    if register is None or topic not in register.value.get("said", ()):
-        return
-    after = {**register.value, "said": [said for said in register.value["said"] if said != topic]}
-    await try_commit(store, [PutRegister(_topics_key(peer), after, register.revision)])
+    slot = await read_slot(store, _topics_key(peer), {})
+    known = slot.value.get("said", ())
+    if topic in known:
+        await try_commit(store, [slot.put({**slot.value, "said": [other for other in known if other != topic]})])
 
 
+@retried
 async def notify_peer_rollback(store: Store, peer: str) -> None:
     """Give the notice that a peer reports a rollback of its store."""
     message = f"the store of peer {peer} was restored from an older copy: all records are exchanged again with it"
-
-    async def attempt() -> None:
-        writes = await rollback_writes(store, peer, "there", message)
-        if writes:
-            await store.commit(writes)
-
-    await retry_on_conflict(attempt)
+    writes = await rollback_writes(store, peer, "there", message)
+    if writes:
+        await store.commit(writes)
 
 
 async def rollback_writes(store: Store, peer: str, side: str, message: str) -> list[Write]:
     """The writes of a notice about a rollback of our store (``here``) or of the peer's (``there``); none if one was
     given within the hour, since a peer that lies may report one with every message."""
-    key, now = peer_key(peer, "restored"), store.clock()
-    register = await store.register(key)
-    notified_at = dict(register.value) if register is not None else {}
-    if 0.0 <= now - notified_at.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
+    slot, now = await read_slot(store, peer_key(peer, "restored"), {}), store.clock()
+    if 0.0 <= now - slot.value.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
         return []
-    notice = Notice(now, "restored", message)
-    return [PutRegister(key, {**notified_at, side: now}, register and register.revision), notice]
+    return [slot.put({**slot.value, side: now}), Notice(now, "restored", message)]
 
 
 async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRecord], count: int) -> list[str]:
     """The first reasons why ``count`` of a peer's records were refused, from notices of any age."""
     if not count:
         return []
-    digests = _given_digests(await store.register(_refusals_key(peer)))
+    digests = _given_digests(await read_slot(store, _refusals_key(peer), {}))
     reasons: list[str] = []
     searched = 0
     for record in records:
@@ -165,9 +151,9 @@ def _refusal_reason(notice: Notice, peer: str, digests: Collection[str]) -> str 
     return notice.message if _digest(notice) in digests else None
 
 
-def _given_digests(register: Register | None) -> dict[str, list[str]]:
+def _given_digests(slot: Slot) -> dict[str, list[str]]:
     """The digests of the notices about refused records, by run."""
-    return dict(register.value.get("runs", {})) if register is not None else {}
+    return dict(slot.value.get("runs", {}))
 
 
 def _digest(notice: Notice) -> str:
@@ -180,12 +166,11 @@ async def _is_ingested(store: Store, theirs: Run) -> bool:
     return mine is not None and set(theirs.story[-1:]) <= set(mine.story)
 
 
-def _daily_count(register: Register | None, now: float) -> JsonObject:
+def _daily_count(slot: Slot, now: float) -> JsonObject:
     """The number of notices of the current day, and its beginning. It restarts after a day, and if the clock was set
     back."""
-    value = register.value if register is not None else {}
-    if 0 <= now - value.get("since", -DAY) < DAY:
-        return {"since": value["since"], "given": value["given"]}
+    if 0 <= now - slot.value.get("since", -DAY) < DAY:
+        return {"since": slot.value["since"], "given": slot.value["given"]}
     return {"since": now, "given": 0}
 
 

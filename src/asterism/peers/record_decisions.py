@@ -46,7 +46,7 @@ from asterism.peers.messages import IncomingRecord, printable
 from asterism.peers.registry import Peer, PeerRegistry, is_in_future, largest_clock_lag
 from asterism.peers.storage_limits import Quota, limit_merged, quota_limits, storage_cost
 from asterism.store.dump_format import blobs_of
-from asterism.store.protocol import Notice, PutCopy, PutPriority, PutRegister, PutRun, Write, feed_of
+from asterism.store.protocol import Notice, PutCopy, PutPriority, PutRegister, PutRun, Write, feed_of, read_slot
 
 MAX_LOSS_CHARS = 1000
 """The length limit of the reason for a loss."""
@@ -297,13 +297,12 @@ class BatchDecisions:
 
     async def _loss_writes(self, mine: Run, why: str, reached: Progress | None) -> list[Write]:
         """The notice about the loss, and the register for `peer keep`."""
-        key = f"{LOST}{mine.id}"
-        register = await self._store.register(key)
+        slot = await read_slot(self._store, f"{LOST}{mine.id}")
         lost = {"device": mine.device, "epoch": mine.epoch, "progress": None if reached is None else list(reached)}
         far = f" (progress: {reached})" if reached is not None else ""
         return [
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
-            PutRegister(key, lost, register and register.revision),
+            slot.put(lost),
         ]
 
     async def _hand_over_writes(

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from asterism.core.errors import AsterismError
 from asterism.core.record_codec import Record
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write
+from asterism.store.optimistic_update import retried, try_commit
+from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write, read_slot
 from asterism.store.store_errors import Conflict
 
 PEER_PREFIX = "peer/"
@@ -65,22 +65,19 @@ class PeerRegistry:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @retried
     async def add(self, name: str, **known: Any) -> Peer:
         """Add a peer with what is known of it. Raises PeerExists if the name is in use, AsterismError if it is not a
         valid name."""
         check_peer_name(name)
         new = Peer(name, **known)
-
-        async def attempt() -> Peer:
-            register = await self._store.register(peer_key(name))
-            if register is not None and register.value:
-                raise PeerExists(f"there is already a peer {name!r}: choose another name, or remove that peer first")
-            if new.store is not None:
-                await self._check_store_unused(name, new.store)
-            await self._store.commit([PutRegister(peer_key(name), new.to_json(), register and register.revision)])
-            return new
-
-        return await retry_on_conflict(attempt)
+        slot = await read_slot(self._store, peer_key(name))
+        if slot.value:
+            raise PeerExists(f"there is already a peer {name!r}: choose another name, or remove that peer first")
+        if new.store is not None:
+            await self._check_store_unused(name, new.store)
+        await self._store.commit([slot.put(new.to_json())])
+        return new
 
     async def get(self, name: str) -> Peer:
         """Raises UnknownPeer."""
@@ -91,13 +88,10 @@ class PeerRegistry:
         registers = await self._store.registers(PEER_PREFIX)
         return [_peer(register) for register in registers if register.value and register.key.count("/") == 1]
 
+    @retried
     async def remove(self, name: str) -> None:
         """Remove a peer and nothing else; takeover.py also decides about its runs. Raises UnknownPeer."""
-
-        async def attempt() -> None:
-            await self._store.commit(await self.removal_writes(name))
-
-        await retry_on_conflict(attempt)
+        await self._store.commit(await self.removal_writes(name))
 
     async def removal_writes(self, name: str) -> list[Write]:
         """The writes that remove a peer, and make all others send everything again. Raises UnknownPeer."""
@@ -128,25 +122,22 @@ class PeerRegistry:
                 writes.append(PutRegister(cursor.key, {**cursor.value, "number": 0}, cursor.revision))
         return writes
 
+    @retried
     async def bind(self, name: str, store: str) -> Peer:
         """Bind a peer to the id of its store. Raises PeerRefused if it is bound to another store, or another peer is
         bound to this one."""
-
-        async def attempt() -> Peer:
-            peer, revision = await self._read(name)
-            if peer.store == store:
-                return peer
-            if peer.store is not None:
-                raise PeerRefused(
-                    f"peer {name} is store {peer.store[:8]}…, but the caller is store {store[:8]}…: if the store was "
-                    "created again, remove the peer and invite it again"
-                )
-            await self._check_store_unused(name, store)
-            bound = await self._write(peer, revision, {"store": store})
-            await self._clear_removal(store)
-            return bound
-
-        return await retry_on_conflict(attempt)
+        peer, revision = await self._read(name)
+        if peer.store == store:
+            return peer
+        if peer.store is not None:
+            raise PeerRefused(
+                f"peer {name} is store {peer.store[:8]}…, but the caller is store {store[:8]}…: if the store was "
+                "created again, remove the peer and invite it again"
+            )
+        await self._check_store_unused(name, store)
+        bound = await self._write(peer, revision, {"store": store})
+        await self._clear_removal(store)
+        return bound
 
     async def _clear_removal(self, store: str) -> None:
         """Let a peer that was removed before decide about its own runs again. If it is being removed at the same
@@ -159,13 +150,10 @@ class PeerRegistry:
         """Note that the peer was heard from now. Raises UnknownPeer."""
         return await self.update(name, heard_at=self._store.clock(), skew=round(skew, 3))
 
+    @retried
     async def update(self, name: str, **changes: Any) -> Peer:
         """Change fields of a peer. Raises UnknownPeer."""
-
-        async def attempt() -> Peer:
-            return await self._write(*await self._read(name), changes)
-
-        return await retry_on_conflict(attempt)
+        return await self._write(*await self._read(name), changes)
 
     async def redeem(self, peer: Peer, secret_sha256: str) -> Peer:
         """Replace the invitation of a peer by a secret. Raises Conflict if that happened before, or the peer was

@@ -56,8 +56,8 @@ from asterism.peers.registry import (
     peer_key,
     removed_peer_key,
 )
-from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import FEED, PutCopy, PutRegister, PutRun, PutSession, Query, Store, Write, feed_of
+from asterism.store.optimistic_update import retried, try_commit
+from asterism.store.protocol import FEED, PutCopy, PutRun, PutSession, Query, Store, Write, feed_of, read_slot
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
@@ -114,10 +114,8 @@ class Takeover:
 
     async def _removal(self, store: str) -> str | None:
         """Why the runs that were left to a removed peer are adopted; None if they are held."""
-        register = await self._store.register(removed_peer_key(store))
-        if register is None or not register.value or not register.value["adopt"]:
-            return None
-        return f"peer {register.value['peer']} was removed, and its runs are adopted"
+        removed = (await read_slot(self._store, removed_peer_key(store))).value
+        return f"peer {removed['peer']} was removed, and its runs are adopted" if removed and removed["adopt"] else None
 
     async def _has_peers(self) -> bool:
         """Whether the store has ever had a peer. A store without peers is asked once in a while."""
@@ -156,16 +154,13 @@ class Takeover:
         never heard from was not in the way of the others."""
         if gone.heard_at is None or self._replayed.get(gone.name) == gone.heard_at:
             return
-        key = peer_key(gone.name, "asked")
-        register = await self._store.register(key)
-        if register is None or register.value.get("heard_at") != gone.heard_at:
+        slot = await read_slot(self._store, peer_key(gone.name, "asked"), {})
+        if slot.value.get("heard_at") != gone.heard_at:
             now = self._store.clock()
-            before = register.value.get("asked", []) if register is not None else []
-            recent = [at for at in before if 0 <= now - at < REPLAY_WINDOW]
+            recent = [at for at in slot.value.get("asked", ()) if 0 <= now - at < REPLAY_WINDOW]
             if len(recent) >= MAX_REPLAYS:
                 return
-            value = {"heard_at": gone.heard_at, "asked": [*recent, now]}
-            request = PutRegister(key, value, register and register.revision)
+            request = slot.put({"heard_at": gone.heard_at, "asked": [*recent, now]})
             if not await try_commit(self._store, [request, *await self._peers.replay_writes(gone.name)]):
                 return  # the next pass tries again
         self._replayed[gone.name] = gone.heard_at
@@ -209,32 +204,29 @@ class RemovalResult(NamedTuple):
     running: list[Run]
 
 
+@retried
 async def remove_peer(fleet: Fleet, name: str, *, adopt: bool = False) -> RemovalResult:
     """Remove a peer, and hold or ``adopt`` its unfinished runs. With ``adopt`` a peer that was removed before can be
     named again. Raises UnknownPeer."""
     store, peers = fleet.store, PeerRegistry(fleet.store)
-
-    async def attempt() -> RemovalResult:
-        try:
-            known: Peer | None = await peers.get(name)
-        except UnknownPeer:
-            if not adopt:
-                raise
-            known = None
-        peer_store = known.store if known is not None else await _removed_store(store, name)
+    try:
+        known: Peer | None = await peers.get(name)
+    except UnknownPeer:
+        if not adopt:
+            raise
+        known = None
+    peer_store = known.store if known is not None else await _removed_store(store, name)
+    affected = await _affected_runs(store, peer_store)
+    while affected.claimed and not adopt:
+        await _withdraw(fleet, affected.claimed, name)
         affected = await _affected_runs(store, peer_store)
-        while affected.claimed and not adopt:
-            await _withdraw(fleet, affected.claimed, name)
-            affected = await _affected_runs(store, peer_store)
-        writes = await peers.removal_writes(name) if known is not None else []
-        writes += await _removal_mark(store, peer_store, name, adopt)
-        writes += [_resume_write(run, name, store) for run in affected.paused_by(name)] if adopt else []
-        writes += affected.hold_writes(store, name) if not adopt else []
-        await store.commit(writes)
-        held, adopted = ([], affected.all) if adopt else (affected.all, [])
-        return RemovalResult(name, held, adopted, affected.running)
-
-    return await retry_on_conflict(attempt)
+    writes = await peers.removal_writes(name) if known is not None else []
+    writes += await _removal_mark(store, peer_store, name, adopt)
+    writes += [_resume_write(run, name, store) for run in affected.paused_by(name)] if adopt else []
+    writes += affected.hold_writes(store, name) if not adopt else []
+    await store.commit(writes)
+    held, adopted = ([], affected.all) if adopt else (affected.all, [])
+    return RemovalResult(name, held, adopted, affected.running)
 
 
 async def held_runs(store: Store, run_ids: list[str]) -> dict[str, str]:
@@ -333,8 +325,7 @@ async def _removed_store(store: Store, name: str) -> str:
 async def _removal_mark(store: Store, peer_store: str | None, name: str, adopt: bool) -> list[Write]:
     if peer_store is None:
         return []
-    register = await store.register(removed_peer_key(peer_store))
-    return [PutRegister(removed_peer_key(peer_store), {"peer": name, "adopt": adopt}, register and register.revision)]
+    return [(await read_slot(store, removed_peer_key(peer_store))).put({"peer": name, "adopt": adopt})]
 
 
 # -- what peers plug into a fleet --------------------------------------------------------------------------------------
@@ -354,9 +345,9 @@ async def explain(fleet: Fleet, run: Run) -> Reason | None:
         return None
     name = next((peer.name for peer in await PeerRegistry(fleet.store).all() if peer.store == left_to), None)
     if name is None:
-        removed = await fleet.store.register(removed_peer_key(left_to))
-        was = removed.value["peer"] if removed is not None and removed.value else "(unknown)"
-        if removed is not None and removed.value and removed.value["adopt"]:
+        removed = (await read_slot(fleet.store, removed_peer_key(left_to))).value
+        was = removed["peer"] if removed else "(unknown)"
+        if removed and removed["adopt"]:
             return Reason("left", was, f"peer {was} managed it and was removed: this store is about to adopt it")
         return Reason("removed", was, f"it is held: peer {was} managed it and was removed")
     return Reason("left", name, f"peer {name} manages it as long as that peer is heard from")

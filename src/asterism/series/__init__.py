@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from asterism.series.compare_and_swap import update as update
     from asterism.series.git_register import GitRegister as GitRegister
     from asterism.series.github.github_register import open_github as open_github
+    from asterism.series.github.series_sync import SyncSettings as SyncSettings
     from asterism.series.github.sync import SyncService as SyncService
-    from asterism.series.github.sync_context import SyncSettings as SyncSettings
     from asterism.series.register import BadSeriesName as BadSeriesName
     from asterism.series.register import Change as Change
     from asterism.series.register import NotClaimable as NotClaimable

@@ -249,7 +249,9 @@ _DOT_REFUSED_BY_GIT = re.compile(r"^\.|\.$|\.(?=\.)|(?<=\.)\.|\.(?=lock$)")
 
 
 def status_word(series: Series) -> str:
-    return "paused" if series.paused is not None else "active" if series.active is not None else "free"
+    if series.paused is not None:
+        return "paused"
+    return "active" if series.active is not None else "free"
 
 
 def series_status(series: Series, now: float) -> JsonObject:

@@ -10,22 +10,23 @@ loop, with unknown outcomes and deadlines.)
 ``retry_on_conflict``
     is the general loop, for updates that read several records or write more than one. Pass an attempt: an async
     function without parameters that reads, decides, commits and returns the result.
+
+``retried``
+    makes an update of a function that is an attempt as a whole, with any parameters.
 ``try_commit``
     commits once and returns whether that succeeded, for updates that the next pass makes superfluous or repeats.
 
 For example, count the visits of a device and leave a notice with the hundredth::
 
+    @retried
     async def visit(store: Store, device: str) -> int:
-        async def attempt() -> int:
-            visits = await store.register(f"visits/{device}")
-            count = (visits.value if visits else 0) + 1
-            writes: list[Write] = [PutRegister(f"visits/{device}", count, visits and visits.revision)]
-            if count == 100:
-                writes.append(Notice(store.clock(), "visits", f"{device} was here 100 times"))
-            await store.commit(writes)
-            return count
-
-        return await retry_on_conflict(attempt)
+        visits = await read_slot(store, f"visits/{device}", 0)
+        count = visits.value + 1
+        writes: list[Write] = [visits.put(count)]
+        if count == 100:
+            writes.append(Notice(store.clock(), "visits", f"{device} was here 100 times"))
+        await store.commit(writes)
+        return count
 
 and without the notice::
 
@@ -38,15 +39,17 @@ without a commit if there is nothing to do, and raise whatever refuses the updat
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from asterism.base.clock import Clock
 from asterism.core.backoff import retry_delay
-from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.protocol import Store, Write, read_slot
 from asterism.store.store_errors import Conflict, StoreUnavailable
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 
 IMMEDIATE_RETRIES = 2
@@ -106,23 +109,29 @@ async def retry_on_conflict(
         await clock.sleep(retry_delay(failures, *bounds, chance))
 
 
+def retried(attempt: Callable[P, Awaitable[Result]]) -> Callable[P, Coroutine[Any, Any, Result]]:
+    """An update that calls ``attempt`` with its own arguments until that raises no Conflict."""
+
+    @functools.wraps(attempt)
+    async def update(*arguments: P.args, **options: P.kwargs) -> Result:
+        return await retry_on_conflict(lambda: attempt(*arguments, **options))
+
+    return update
+
+
+@retried
 async def update_register(store: Store, key: str, change: Callable[[Any], Any]) -> Any:
     """Replace the value of a register by ``change(value)``, and return the value it has then.
 
     :param change: maps the current value, None for a register that does not exist, to the next one. It returns None if
         there is nothing to change. It may be called several times.
     """
-
-    async def attempt() -> Any:
-        register = await store.register(key)
-        before = None if register is None else register.value
-        after = change(before)
-        if after is None:
-            return before
-        await store.commit([PutRegister(key, after, register and register.revision)])
-        return after
-
-    return await retry_on_conflict(attempt)
+    slot = await read_slot(store, key)
+    after = change(slot.value)
+    if after is None:
+        return slot.value
+    await store.commit([slot.put(after)])
+    return after
 
 
 async def try_commit(store: Store, writes: Sequence[Write]) -> bool:

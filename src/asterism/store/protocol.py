@@ -359,6 +359,18 @@ class Register(NamedTuple):
             raise CorruptRecord(f"register {self.key} cannot be read: {error!r}", revision=self.revision) from error
 
 
+class Slot(NamedTuple):
+    """The place of a register: its value and revision, or a default and None while there is none."""
+
+    key: str
+    value: Any
+    revision: int | None
+
+    def put(self, value: Any) -> PutRegister:
+        """The write that puts a value here, if no other writer is faster."""
+        return PutRegister(self.key, value, self.revision)
+
+
 class OwnedRun(NamedTuple):
     """A run that the store records as owned by a session. ``stop_request`` is ``pause`` or
     ``cancel``."""
@@ -739,6 +751,12 @@ def feed_of(store: Store) -> ChangeFeed:
     if not has_feed(store):
         raise StoreError(f"{store.url} cannot exchange records with peers")
     return cast(ChangeFeed, store)
+
+
+async def read_slot(store: Store, key: str, default: Any = None) -> Slot:
+    """Return the place of a register, to be written after it was read."""
+    register = await store.register(key)
+    return Slot(key, default, None) if register is None else Slot(*register)
 
 
 async def last_notice(store: Store, after: int = 0) -> int:

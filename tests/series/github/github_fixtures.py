@@ -8,8 +8,8 @@ from typing import Any
 
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import GitHubRegister, open_github
+from asterism.series.github.series_sync import SyncSettings
 from asterism.series.github.sync import SyncService
-from asterism.series.github.sync_context import SyncSettings
 from asterism.series.github.sync_report import SeriesReport, SyncReport
 from tests.series.github.github_server import TOKEN, GitHubServer
 from tests.series.github.github_world import World

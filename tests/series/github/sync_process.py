@@ -12,8 +12,8 @@ import sys
 
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import open_github
+from asterism.series.github.series_sync import SyncSettings
 from asterism.series.github.sync import SyncService
-from asterism.series.github.sync_context import SyncSettings
 from asterism.series.register import SeriesError
 
 PATIENCE = RetryOptions(tries=0, jitter=(0.05, 0.3), deadline=120.0)

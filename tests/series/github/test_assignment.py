@@ -15,8 +15,8 @@ from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.github import assignment
 from asterism.series.github.assignment import DURATION, HeldLock, LockExpired, LockHeld, SeriesAssignmentLock
 from asterism.series.github.github_client import MAX_ATTEMPTS
+from asterism.series.github.series_sync import SyncSettings
 from asterism.series.github.sync import SyncService
-from asterism.series.github.sync_context import SyncSettings
 from asterism.series.github.sync_report import SyncReport
 from asterism.series.register import STATE_FILE, RegisterUnavailable
 from tests.series.github.github_fixtures import (

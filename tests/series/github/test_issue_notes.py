@@ -10,8 +10,8 @@ import pytest
 
 from asterism.series.compare_and_swap import update
 from asterism.series.github.github_register import open_github
+from asterism.series.github.series_sync import SyncSettings
 from asterism.series.github.sync import SyncService
-from asterism.series.github.sync_context import SyncSettings
 from asterism.series.github.tracking_issue import MAX_CHANGES, BadLabel
 from asterism.series.register import STATE_FILE
 from tests.series.github.github_fixtures import (

@@ -150,7 +150,7 @@ def _check_lease(lease: float | None, renew: bool) -> None:
 async def _assign(register: Any, name: str, issue: int, assignee: str, options: SeriesOptions) -> None:
     """Assign the claimed issue, except in a dry run."""
     from asterism.series.github.issue_claims import assign_claimed
-    from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
+    from asterism.series.github.series_sync import LOCK_DEADLINE, SyncSettings
 
     if not options.dry_run:
         lock_deadline = options.deadline or LOCK_DEADLINE

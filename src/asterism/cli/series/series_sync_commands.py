@@ -31,8 +31,8 @@ from asterism.cli.series.series_context import (
 if TYPE_CHECKING:
     from asterism.base.listen_address import ListenAddress
     from asterism.core.series.machine import Item
+    from asterism.series.github.series_sync import SyncSettings
     from asterism.series.github.sync import SyncService
-    from asterism.series.github.sync_context import SyncSettings
     from asterism.series.github.sync_report import SyncReport
     from asterism.series.github.webhook import WebhookEndpoint
 
@@ -204,7 +204,7 @@ def open_service(option_values: dict[str, Any], *, dry_run: bool = False, wait_f
 def _settings(option_values: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
     from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
-    from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
+    from asterism.series.github.series_sync import LOCK_DEADLINE, SyncSettings
 
     same = ("mode", "label", "assign_with", "deadline", "active_label", "queued_label", "respect_unassign")
     return SyncSettings(

@@ -22,8 +22,8 @@
 ``process_records``       which processes a device has started; kills what a crashed device left running
 ========================  ==============================================================================================
 
-``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. ``Worker.connect``
-names what the worker calls above it, in the claimer and the heartbeat; all other calls go from the agent downwards.
+``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. What the
+worker calls above it, in the claimer and the heartbeat, it is given; all other calls go from the agent downwards.
 
 Two clocks, never mixed: the store judges with its own clock when it last heard of a device; the device measures its
 lease with its own, from before it sent the last accepted heartbeat. A process that was frozen asks the lease again

@@ -138,13 +138,12 @@ class DeviceAgent:
         self.lease = Lease(connection.clock, interval=heartbeat, timeout=timeout, grace=grace)
         self.worker = Worker(
             connection,
-            session.owner,
+            session,
             self._executor,
             self.lease,
             self.health,
-            slots=session.slots,
-            backlog=session.backlog,
-            grace=grace,
+            on_free=lambda: self.claimer.look_if_free(),  # made below
+            on_report=lambda: self.heartbeat.report_soon(),
         )
         self.own_score = OwnScore(connection, session)
         self.claimer = Claimer(connection, self.worker, self.lease, self.health, self.acceptance, self.own_score)
@@ -156,7 +155,6 @@ class DeviceAgent:
             measure=self._profile,
             on_draining=self.draining.set,
         )
-        self.worker.connect(on_free=self.claimer.look_if_free, on_report=self.heartbeat.report_soon)
 
     @property
     def session(self) -> Session:

@@ -257,7 +257,7 @@ class DeviceExecutor:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
         if constant and flow.http is None:  # the usual case, on the hot path of every run
-            return Mask(more=self._known_secrets)
+            return Mask(more=lambda: environment_secrets(self._is_secret))
         names = secrets_of(flow, run_input, self.policy)
         if new := names - self._secrets_read:
             self._secrets_read |= new
@@ -267,9 +267,6 @@ class DeviceExecutor:
     def _is_secret(self, name: str) -> bool:
         """Whether a variable holds a secret that a run has asked for, or that the device policy names."""
         return name in self._secrets_read or self.policy.holds_secret(name)
-
-    def _known_secrets(self) -> list[str]:
-        return environment_secrets(self._is_secret)
 
     async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
         try:

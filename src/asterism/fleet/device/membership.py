@@ -33,7 +33,7 @@ from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session
 from asterism.fleet.device.process_records import kill_orphans, machine_id, start_time, state_directory
 from asterism.fleet.role_lease import put_lease, read_lease
 from asterism.fleet.settings import ELECTED_ROLES
-from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.optimistic_update import retried, retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 from asterism.store.store_errors import Conflict
 
@@ -153,13 +153,11 @@ async def mark_draining(store: Store, session_id: str, device: str | None = None
     await _change_session(store, session_id, device, draining=True)
 
 
+@retried
 async def _change_session(store: Store, session_id: str, device: str | None, **changes: Any) -> None:
-    async def attempt() -> None:
-        for session in await store.sessions(device=device):
-            if session.id == session_id and any(getattr(session, name) != new for name, new in changes.items()):
-                await store.commit([PutSession(session.changed(**changes), session.revision)])
-
-    await retry_on_conflict(attempt)
+    for session in await store.sessions(device=device):
+        if session.id == session_id and any(getattr(session, name) != new for name, new in changes.items()):
+            await store.commit([PutSession(session.changed(**changes), session.revision)])
 
 
 async def store_identity(store: Store, clock: Clock) -> str:

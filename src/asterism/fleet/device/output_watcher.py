@@ -117,4 +117,6 @@ class OutputWatcher:
 def progress_of(line: bytes) -> Progress | None:
     """Parse ``3/10`` or ``3``."""
     numbers = _PROGRESS.fullmatch(line)
-    return None if numbers is None else Progress(int(numbers[1]), None if numbers[2] is None else int(numbers[2]))
+    if numbers is None:
+        return None
+    return Progress(int(numbers[1]), None if numbers[2] is None else int(numbers[2]))

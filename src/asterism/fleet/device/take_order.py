@@ -302,10 +302,17 @@ class Acceptance:
     def leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
         """Whether the workflow prefers another device. The coordinator assigns the run to it; if it does not in time,
         any device may take the run."""
-        if not flow.orchestration and flow.prefers is None:
-            return False
-        if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
-            return False
-        if flow.orchestration and (self._coordinator is None or not self._coordinator.elected):
-            return True
-        return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None
+        elected = self._coordinator is not None and self._coordinator.elected
+        return leaves_to_others(run, flow, now, self._shown, elected=elected)
+
+
+def leaves_to_others(run: Run, flow: Workflow, now: float, names: Mapping[str, Any], *, elected: bool) -> bool:
+    """See ``Acceptance.leaves_to_others``. ``names`` are those of the device in expressions, and ``elected`` is whether
+    it is the coordinator, which executes orchestrations."""
+    if not flow.orchestration and flow.prefers is None:
+        return False
+    if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
+        return False
+    if flow.orchestration and not elected:
+        return True
+    return flow.prefers is not None and unmet_reason(flow.prefers, names, holds) is not None

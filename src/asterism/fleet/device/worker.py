@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from asterism.base.log_recorder import LogRecorder
+from asterism.base.remembered import Remembered
 from asterism.core.errors import (
     AsterismError,
     DeviceTrouble,
@@ -26,7 +26,8 @@ from asterism.core.errors import (
     TooLarge,
 )
 from asterism.core.json_values import plain_json
-from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
+from asterism.core.run.run import COMPLETED, Grant, Run, queue_order
+from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.execution.function_calls import log_source
 from asterism.execution.task_inputs import call_apart
@@ -74,40 +75,35 @@ RESULT_RETRY = 1.0
 
 
 class Worker:
-    """``held`` are the runs that the device holds, by id. ``connect`` names what is called when something changes."""
+    """``held`` are the runs that the device holds, by id. ``on_free`` is called whenever there may be room again,
+    ``on_report`` when an execution has progress or output to report."""
 
     def __init__(
         self,
         connection: DeviceConnection,
-        owner: Owner,
+        session: Session,
         executor: Executor,
         lease: Lease,
         health: DeviceHealth,
         *,
-        slots: int,
-        backlog: int,
-        grace: float,
+        on_free: Callable[[], None],
+        on_report: Callable[[], None],
     ) -> None:
-        self._connection, self.owner, self.executor = connection, owner, executor
-        self.slots, self.backlog, self.grace = slots, backlog, grace
+        self._connection, self.owner, self.executor = connection, session.owner, executor
+        self._slots, self._backlog = session.slots, session.backlog
         self._lease, self._health = lease, health
-        self.connect(on_free=lambda: None, on_report=lambda: None)
+        self._on_free, self._on_report = on_free, on_report
         self._batch = CompletionBatch(connection, self._written, self._write_alone, lambda end: self._leave(end.held))
         self.occupied = asyncio.Event()
         self.held: dict[str, HeldRun] = {}
-        self._past_grants: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        self._past_grants: Remembered[tuple[str, str, int], None] = Remembered(GRANTS_REMEMBERED)
         self._reserved: dict[str, bool] = {}  # runs that are coming, and whether they will execute at once
         self._starting = 0  # how many of them will
-        self._waited_in_vain: OrderedDict[str, None] = OrderedDict()  # ids of runs
+        self._waited_in_vain: Remembered[str, None] = Remembered(GRANTS_REMEMBERED)  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
         self._giving_way: asyncio.TimerHandle | None = None
         self._closed = False
-
-    def connect(self, *, on_free: Callable[[], None], on_report: Callable[[], None]) -> None:
-        """``on_free`` is called whenever there may be room again, ``on_report`` when an execution has progress or
-        output to report."""
-        self._on_free, self._on_report = on_free, on_report
 
     # -- what is held ------------------------------------------------------------------------------------------------
 
@@ -137,12 +133,12 @@ class Worker:
     @property
     def free_slots(self) -> int:
         """How many more runs can be executed at once."""
-        return max(0, self.slots - self._busy - self._starting)
+        return max(0, self._slots - self._busy - self._starting)
 
     @property
     def room(self) -> int:
         """How many more runs can be held. A negative number says how many are too many, and have to go."""
-        room = self.slots + self.backlog - self.in_use - len(self._reserved)
+        room = self._slots + self._backlog - self.in_use - len(self._reserved)
         if self._health.well:  # the usual case, on the hot path of every run
             return room
         allowance = self._health.allowance(self.held.values())
@@ -307,10 +303,16 @@ class Worker:
             return None
         try:
             log_source.set(held)
-            limit = self._connection.value_limit
-            artifacts = partial(self._connection.artifacts, run)
             work = RunWork(
-                *(run, held.workflow, run_input, held.set_progress, held.set_output, lease, held, limit, artifacts),
+                run,
+                held.workflow,
+                run_input,
+                on_progress=held.set_progress,
+                on_output=held.set_output,
+                lease=lease,
+                output=held,
+                value_limit=self._connection.value_limit,
+                artifacts=partial(self._connection.artifacts, run),
                 on_files=held.set_files,
             )
             value = await call_apart(plain_json, await self.executor.execute(work), f"the result of run {run.id}")
@@ -323,7 +325,7 @@ class Worker:
             if isinstance(error, DeviceTrouble):
                 return self._broken_off(held, took, error)
             self._health.record_end(held.workflow, took, error)
-            if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
+            if isinstance(error, DeviceUnavailable) or (isinstance(error, PolicyForbids) and not error.begun):
                 return Decline(held.grant, str(error))
             return _failure(held, error)
         if not self._health.well:
@@ -369,7 +371,7 @@ class Worker:
     def _frees_early(self, held: HeldRun, step: OwnerStep) -> bool:
         """Whether other runs may have the slot before the end of this one is written. Those that follow from its end in
         a plan come first."""
-        if not self._connection.commits_together or not isinstance(step, Complete) or self._freed >= self.slots:
+        if not self._connection.commits_together or not isinstance(step, Complete) or self._freed >= self._slots:
             return False
         return self._connection.consumer(held.run.id) is None
 
@@ -461,7 +463,7 @@ class Worker:
         """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
         it does not count as a loss."""
         self.stop(held, NO_SLOT)
-        remember(self._waited_in_vain, held.run.id)
+        self._waited_in_vain[held.run.id] = None
 
     def waited_in_vain(self, run_id: str) -> bool:
         """Whether the run has waited here for a slot before; it is not taken again only to wait."""
@@ -505,7 +507,7 @@ class Worker:
             self._busy -= held.started
         if held.unwritten is not None:
             held.unwritten.give_up()
-        remember(self._past_grants, held.grant)
+        self._past_grants[held.grant] = None
         if not held.keeps_slot:
             self._on_free()
         elif self._giving_way is None:
@@ -535,7 +537,7 @@ class Worker:
                 held.task.cancel()
         clock = asyncio.get_running_loop().time
         for _ in range(2):
-            end = clock() + self.grace  # asyncio.timeout does not end in a cancelled task before Python 3.11.3
+            end = clock() + self._lease.grace  # asyncio.timeout does not end in a cancelled task before Python 3.11.3
             # in rounds: ends that were batched may have to be written alone
             while clock() < end and (tasks := {held.task for held in self if held.task and not held.task.done()}):
                 await asyncio.wait(tasks, timeout=end - clock())
@@ -543,14 +545,6 @@ class Worker:
                 if held.task is not None:
                     held.task.cancel()
         return not len(self)
-
-
-def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = GRANTS_REMEMBERED) -> None:
-    """Add a member as the newest, and forget the oldest if there are too many."""
-    members.pop(member, None)
-    members[member] = None
-    if len(members) > most:
-        members.popitem(last=False)
 
 
 def _failure(held: HeldRun, error: Exception) -> Fail:

@@ -78,7 +78,7 @@ class HostRule:
         if parts is None:
             raise ValueError("must be host or host:port, optionally with http:// or https:// before it")
         scheme = parts[1].lower() if parts[1] else None
-        port = None if parts[3] is None else -1 if parts[3] == "*" else int(parts[3])
+        port = None if parts[3] is None else int(parts[3].replace("*", "-1"))
         if port is not None and port > 65535:
             raise ValueError("must have a port of at most 65535")
         names, network = _host_rule(parts[2].lower())

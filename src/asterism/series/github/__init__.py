@@ -8,7 +8,7 @@ It needs the extra ``github``. Layers, from the bottom:
 - ``discovery``, ``observed_state``: which issues belong to a series, which are open and assigned, and why others left.
 - ``assignment``: the assignment lock of a series, and assignments that are verified.
 - ``tracking_issue``: what people see. It is written from the state and decides nothing.
-- ``sync_context``, ``series_sync``, ``sync``, ``sync_report``: one sync of one series, with the pure step from the
+- ``series_sync``, ``sync``, ``sync_report``: one sync of one series, with the pure step from the
   observed issues to the state (``Reconciliation``); the sync of all series, once or on request.
 - ``webhook``: requests syncs, for ``asterism series serve``.
 - ``issue_claims``: claims for the command line that check the issues first.

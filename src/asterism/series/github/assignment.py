@@ -312,11 +312,11 @@ class Assigner:
         try:
             issue = data["repository"]["issue"]
             assigned = {node["id"]: node["login"] for node in issue["assignedActors"]["nodes"] if node}
-            us = _plain((data.get("viewer") or {}).get("login"))
+            us = _viewer(data)
             unassigned = {
                 str(event["id"]): str(event["assignee"]["login"])
                 for event in issue["timelineItems"]["nodes"]
-                if event and event.get("assignee") and us and _plain((event.get("actor") or {}).get("login")) == us
+                if event and event.get("assignee") and us.is_login((event.get("actor") or {}).get("login"))
             }
             return _Assignments(str(issue["id"]), assigned, unassigned)
         except (KeyError, TypeError):
@@ -337,7 +337,7 @@ async def find_unassignment(client: GitHubClient, assignee: Assignee, number: in
             return None
         actor = ours[-1].get("actor") or {}
         at = datetime.fromisoformat(ours[-1]["createdAt"]).timestamp()
-        us = Assignee(str((data.get("viewer") or {}).get("login") or ""))
+        us = _viewer(data)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RegisterUnavailable(f"cannot tell who unassigned #{number}: {graphql_reason(errors)}") from None
     is_person = actor.get("__typename") == "User" and not us.is_login(actor.get("login"))
@@ -346,9 +346,9 @@ async def find_unassignment(client: GitHubClient, assignee: Assignee, number: in
     return Unassignment(str(ours[-1]["id"]), str(actor["login"]), number)
 
 
-def _plain(login: object) -> str:
-    """GraphQL writes the login of an App with ``[bot]`` in some places and without it in others."""
-    return login.lower().removesuffix("[bot]") if isinstance(login, str) else ""
+def _viewer(data: Mapping[str, Any]) -> Assignee:
+    """Who we are. GraphQL writes the login of an App with ``[bot]`` in some places and without it in others."""
+    return Assignee(str((data.get("viewer") or {}).get("login") or ""))
 
 
 def _verb(wanted: bool) -> str:

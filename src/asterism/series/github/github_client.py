@@ -30,7 +30,7 @@ import math
 import random
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -45,6 +45,7 @@ from githubkit.exception import GitHubException, RequestError, RequestFailed
 
 from asterism.base.http_answers import ACCEPTED, AnswerRefused, bound_hook
 from asterism.base.private_file import write_private
+from asterism.base.remembered import Remembered
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import safe_repr
 from asterism.core.json_values import JsonObject
@@ -309,8 +310,8 @@ class ResponseCache:
 
     def __init__(self, file: Path | None = None, scope: str = "", read_only: bool = False) -> None:
         self._file, self._scope, self._read_only = file, scope, read_only
-        self._responses: OrderedDict[str, CachedResponse] = OrderedDict()
-        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._responses: Remembered[str, CachedResponse] = Remembered(MAX_ENTRIES)
+        self._texts: Remembered[str, str] = Remembered(MAX_ENTRIES)
         self._changed = False
         if file is not None:
             self._load(file)
@@ -322,8 +323,7 @@ class ResponseCache:
         return cached
 
     def put_response(self, url: str, response: CachedResponse) -> None:
-        self._responses[url] = response
-        self._trim(self._responses)
+        self._responses[url], self._changed = response, True
 
     def text(self, sha: str) -> str | None:
         """The content of a commit."""
@@ -332,8 +332,7 @@ class ResponseCache:
     def put_text(self, sha: str, text: str) -> None:
         """An empty text is not cached: a stale replica of GitHub may not know the commit yet."""
         if text:
-            self._texts[sha] = text
-            self._trim(self._texts)
+            self._texts[sha], self._changed = text, True
 
     def save(self) -> None:
         """Write the file atomically if anything changed. A failure costs requests later, nothing else."""
@@ -344,11 +343,6 @@ class ResponseCache:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_private(self._file, json.dumps(form).encode(), replace=True)
             self._changed = False
-
-    def _trim(self, entries: OrderedDict[str, Any]) -> None:
-        self._changed = True
-        while len(entries) > MAX_ENTRIES:
-            entries.popitem(last=False)
 
     def _load(self, file: Path) -> None:
         try:

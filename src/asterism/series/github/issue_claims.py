@@ -22,8 +22,8 @@ from asterism.series.github.discovery import BadPattern, SeriesMatcher
 from asterism.series.github.github_client import GitHubClient
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import Departure, read_open_issue
+from asterism.series.github.series_sync import SyncSettings
 from asterism.series.github.sync import SyncService
-from asterism.series.github.sync_context import SyncSettings
 from asterism.series.github.tracking_issue import Rules, TrackingRecord
 from asterism.series.register import NotClaimable, RegisterUnavailable, SeriesRegister
 

@@ -38,8 +38,7 @@ from asterism.core.series.machine import Series
 from asterism.series.github.discovery import similar_names
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import IssueSurvey
-from asterism.series.github.series_sync import SeriesSync
-from asterism.series.github.sync_context import SyncContext
+from asterism.series.github.series_sync import SeriesSync, SyncContext
 from asterism.series.github.sync_report import SeriesReport, SyncReport, count_reports
 from asterism.series.github.tracking_issue import TrackingRecord
 from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, Snapshot

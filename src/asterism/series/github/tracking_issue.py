@@ -503,7 +503,9 @@ class PlaceLabels:
             self._existing |= {label.casefold() for label in labels_of(issue.data)}
         for number, issue in issues.items():
             place = series.position(number)
-            wanted = None if place is None else self._names.get("active" if place == 0 else "queued")
+            wanted = None
+            if place is not None:
+                wanted = self._names.get("active" if place == 0 else "queued")
             present = {label.casefold() for label in labels_of(issue.data)}
             for name in self._names.values():
                 if name != wanted and name.casefold() in present:

@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,6 +39,7 @@ from asterism.base.http_limits import (
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import ListenAddress, renewed_certificate
 from asterism.base.operating_system import stop_signals
+from asterism.base.remembered import Remembered
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -77,8 +77,7 @@ class SeenDeliveries:
     """The deliveries that were received before."""
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
-        self._limit = limit
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: Remembered[str, None] = Remembered(2 * limit)
 
     def add(self, delivery: str, body: bytes) -> bool:
         """Remember a delivery. Returns whether it is new."""
@@ -86,9 +85,6 @@ class SeenDeliveries:
         known = any(mark in self._seen for mark in marks)
         for mark in marks:
             self._seen[mark] = None
-            self._seen.move_to_end(mark)
-        while len(self._seen) > 2 * self._limit:
-            self._seen.popitem(last=False)
         return not known
 
 

@@ -410,25 +410,15 @@ def plans_text(plans: Sequence[PutPlan]) -> str | None:
 
 def logs_text(logs: Sequence[PutLog]) -> str:
     """The argument of ``put_logs``."""
-    chunks = [(log, chunk) for log in logs for chunk in log.chunks]
-    drops = [(log, *log.drop) for log in logs if log.drop is not None]
-    uses = [(log.run, name) for log, chunk in chunks for name in blobs_of_values([chunk.value])]
-    return to_text(
-        {
-            "chunks": [
-                {
-                    "run": log.run,
-                    "epoch": log.epoch,
-                    "first": chunk.first,
-                    "lines": chunk.lines,
-                    "said": to_text(chunk.value),
-                }
-                for log, chunk in chunks
-            ],
-            "drops": [{"run": log.run, "epoch": log.epoch, "low": low, "high": high} for log, low, high in drops],
-            "uses": [{"run": run, "name": name} for run, name in uses],
-        }
-    )
+    written = [(log, chunk) for log in logs for chunk in log.chunks]
+    chunks = [
+        {"run": log.run, "epoch": log.epoch, "first": chunk.first, "lines": chunk.lines, "said": to_text(chunk.value)}
+        for log, chunk in written
+    ]
+    dropped = [(log, *log.drop) for log in logs if log.drop is not None]
+    drops = [{"run": log.run, "epoch": log.epoch, "low": low, "high": high} for log, low, high in dropped]
+    uses = [{"run": log.run, "name": name} for log, chunk in written for name in blobs_of_values([chunk.value])]
+    return to_text({"chunks": chunks, "drops": drops, "uses": uses})
 
 
 def _may_be_blob(value: Any) -> bool:

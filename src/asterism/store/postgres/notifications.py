@@ -17,7 +17,6 @@ import contextlib
 import json
 import logging
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 
 from asterism.store.postgres.connection import BROAD, Connection, ConnectionFactory, ConnectionPool
@@ -189,7 +188,3 @@ class Listener:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-
-
-def new_sender() -> str:
-    return uuid.uuid4().hex[:12]

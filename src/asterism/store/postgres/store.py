@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from asterism.store.postgres.connection import (
     ConnectionPool,
 )
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
-from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
+from asterism.store.postgres.notifications import Listener, NotificationSender
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import (
@@ -80,7 +81,7 @@ class PostgresStore(Reads):
         quick = ConnectionPool(factory, QUICK, connections)
         super().__init__(quick, ConnectionPool(factory, BROAD, max(1, connections // 2)), factory.clock)
         self._watches = Watches()
-        sender = new_sender()
+        sender = uuid.uuid4().hex[:12]
         channel = f"asterism_{factory.address.schema}"[:63]
         self._sender = NotificationSender(quick, channel, sender)
         self._listener = Listener(factory, channel, sender, self._watches)
