@@ -137,9 +137,7 @@ def _range(schedule: Schedule, first: str, last: str | None, now: float) -> tupl
     """From when to when. A day without a time is meant as a whole. No tick of the future is created."""
     zone = zone_of(schedule)
     begin = parse_time(first, zone)[0].timestamp()
-    if last is None:
-        return begin, now
-    return begin, min(now, time_until(last, zone))
+    return begin, now if last is None else min(now, time_until(last, zone))
 
 
 async def read_backfill(fleet: Fleet, name: str) -> Backfill:
@@ -267,8 +265,8 @@ class BackfillPass:
         kept = await self._store.register(plan_key(schedule.name))
         if kept is None:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
-        terms = values_of(schedule, tick, next_tick), awaited_name(schedule, tick, next_tick)
-        writes = plan_port().plan_writes(self._store, name, kept.value, *terms)
+        values, awaited = values_of(schedule, tick, next_tick), awaited_name(schedule, tick, next_tick)
+        writes = plan_port().plan_writes(self._store, name, kept.value, values, awaited)
         # to skip a tick, or to replace the one before, would defeat the backfill
         turn = await plan_port().plan_turn(self._store, name, kept.value, queue=True)
         return [*writes, *turn, await plan_port().submission(self._fleet, name)]

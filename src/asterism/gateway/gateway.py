@@ -103,6 +103,15 @@ LARGEST_FILE = 2**50
 LARGEST_PROFILE, LONGEST_PROFILE = 200, 64 * 1024
 """How many entries the profile of a device has at most, and how long it is as JSON: each heartbeat stores it."""
 
+ENROLMENT = ("enrol", "challenge", "token")
+"""The operations of a device that has no access token."""
+
+OPERATIONS = frozenset(
+    {"hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow", "upload"}
+    | {"upload_end", "download", "standing", "completions", "health", "drain", "leave"}
+)
+"""The others. Each is a method of ``Gateway``, with a leading underscore."""
+
 FRESH = ("hello", "join", "output", "beat", "take")
 """The operations before which the store is asked whether the device was revoked: it is given no run any more."""
 
@@ -122,13 +131,6 @@ class Gateway:
         self._files = DeviceFiles(fleet, self._storage)
         self._runs = GrantedRuns(fleet, credentials, self._storage, self._files)
         self._standings = Standings(fleet)
-        self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
-            name: getattr(self, f"_{name}")
-            for name in (
-                *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
-                *("upload", "upload_end", "download", "standing", "completions", "health", "drain", "leave"),
-            )
-        }
 
     @classmethod
     async def open(cls, fleet: Fleet) -> Gateway:
@@ -144,12 +146,12 @@ class Gateway:
     async def answer(self, operation: str, token: str | None, body: Any) -> Any:
         """Answer a message: JSON, or bytes for ``BYTES_ANSWERED``. Raises GatewayRefusal and StoreUnavailable."""
         try:
-            if operation in ("enrol", "challenge", "token"):
+            if operation in ENROLMENT:
                 return await getattr(self, f"_{operation}")(checked_object(body))
-            perform = self._operations.get(operation)
-            if perform is None:
+            if operation not in OPERATIONS:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
             identity = await self.identify(token, fresh=operation in FRESH)
+            perform: Callable[[Identity, Any], Awaitable[Any]] = getattr(self, f"_{operation}")
             return await perform(identity, body if operation in BYTES_SENT else checked_object(body))
         except ValueError as error:
             raise GatewayRefusal(400, "invalid", str(error)) from None

@@ -159,14 +159,14 @@ class SyncProgress:
         more = self.refused_there - len(self.reasons)
         rest = [f"{more} more, without a reason" if self.reasons else f"{more}, without a reason"]
         return SyncResult(
-            self.sent,
-            self.ingested.taken,
-            self.ingested.refused,
-            tuple(self.ingested.lost),
-            self.skew,
-            tuple(self.reasons + (rest if more > 0 else [])),
-            tuple(self.closed),
-            self.put_back,
+            sent=self.sent,
+            taken=self.ingested.taken,
+            refused=self.ingested.refused,
+            lost=tuple(self.ingested.lost),
+            skew=self.skew,
+            refused_there=tuple(self.reasons + (rest if more > 0 else [])),
+            closed=tuple(self.closed),
+            put_back=self.put_back,
         )
 
 

@@ -492,18 +492,18 @@ class RunAttempt(JudgedAttempt):
     def _agent_work(self, texts: Mapping[str, str], processes: AgentProcesses, files: CommandFiles) -> AgentWork:
         agent = self.action.agent or {}
         return AgentWork(
-            self._work.run,
-            agent["description"],
-            tuple(agent.get("tips", ())),
-            agent.get("result"),
-            self.resolved.inputs,
-            os.path.realpath(self.directory() or os.getcwd()),
-            command_inputs.passable((), {**self.environment(texts), **files.variables}),
-            self.policy,
-            self.resolved.mask,
-            processes,
-            files.hear,
-            self._work.on_progress,
+            run=self._work.run,
+            description=agent["description"],
+            tips=tuple(agent.get("tips", ())),
+            result=agent.get("result"),
+            inputs=self.resolved.inputs,
+            cwd=os.path.realpath(self.directory() or os.getcwd()),
+            environment=command_inputs.passable((), {**self.environment(texts), **files.variables}),
+            policy=self.policy,
+            mask=self.resolved.mask,
+            processes=processes,
+            write=files.hear,
+            report=self._work.on_progress,
         )
 
 

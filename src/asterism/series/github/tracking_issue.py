@@ -343,9 +343,9 @@ class TrackingIssues:
                 number,
                 text,
                 f"announce the active issue of {series.name} in #{number}",
-                lambda record: record.has_announced(series),
-                lambda record, mark: record.announcing(series, mark),
-                is_current,
+                is_recorded=lambda record: record.has_announced(series),
+                add=lambda record, mark: record.announcing(series, mark),
+                is_current=is_current,
                 tracking=number,
             ),
         )
@@ -359,8 +359,8 @@ class TrackingIssues:
                 number,
                 text,
                 f"answer in #{number} of {name}",
-                lambda record: event in record.answered,
-                lambda record, mark: record.answering(event, mark),
+                is_recorded=lambda record: event in record.answered,
+                add=lambda record, mark: record.answering(event, mark),
             ),
         )
 
