@@ -1,4 +1,4 @@
-"""A memory with a limit."""
+"""A mapping with a limit."""
 
 from __future__ import annotations
 

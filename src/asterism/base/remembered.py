@@ -1,4 +1,4 @@
-"""A memory with a limit: of what comes and goes without an end, the newest entries."""
+"""A mapping with a limit, which drops its oldest entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Remembered(OrderedDict[Key, Value]):
-    """The newest ``most`` entries: what is set is the newest, and the oldest goes for it."""
+    """Keeps the newest ``most`` entries. An entry that is set again becomes the newest."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
