@@ -106,9 +106,9 @@ async def test_a_hold_sees_a_budget_that_was_raised_before_it_began():
     model = scripted(REPAIR, budget=Budget(calls=0))
     hold = model._hold
 
-    def raised_meanwhile(name, *about):
-        held = hold(name, *about)
-        model.raise_budget(name, "1call")
+    def raised_meanwhile(plan, conversation, *about):
+        held = hold(plan, conversation, *about)
+        model.raise_budget(conversation.plan, "1call")
         return held
 
     model._hold = raised_meanwhile

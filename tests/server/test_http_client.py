@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -287,3 +289,10 @@ async def test_a_stream_that_is_refused_raises_the_error_of_the_server() -> None
         async with AsyncClient(service.url, "ast_wrong") as stranger:
             with pytest.raises(NotAllowed):
                 await anext(stranger.follow_fleet())
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "asterism.api.client")
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(AsterismError, match=r"a client of a server needs httpx: install the extra 'http'"):
+        importlib.import_module("asterism.api.client")

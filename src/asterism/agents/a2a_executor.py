@@ -100,7 +100,7 @@ class A2aAgent:
     ) -> None:
         self.url, self.card, self._policy, self._silence = url, card, policy, silence
         self._lost_timeout, self._request_timeout, self._poll = lost_timeout, request_timeout, poll
-        self.can = frozenset(f"skill:{skill.id}" for skill in card.skills[:_MOST_SKILLS] if _is_word(skill.id))
+        self.can = frozenset(f"skill:{skill.id}" for skill in card.skills[:_MOST_SKILLS] if _WORD.fullmatch(skill.id))
         shown = {"agent": card.name, "agent-version": card.version, "agent-protocol": "a2a"}
         self.labels: Mapping[str, str] = {name: shorten(text, 200) for name, text in shown.items() if text}
 
@@ -157,11 +157,7 @@ class A2aAgent:
 
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-def _is_word(text: str) -> bool:
-    """Whether an id may be a capability: prompts show them beside the words of the plan, so no sentence fits in it."""
-    return _WORD.fullmatch(text) is not None
+"""An id that may be a capability: prompts show them beside the words of the plan, so no sentence fits in it."""
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

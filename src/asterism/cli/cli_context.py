@@ -181,6 +181,7 @@ async def _used(opening: Awaitable[Any], use: Callable[[Any], Awaitable[Value]])
 
 async def _reached_fleet(url: str | None, create: bool, wait: float) -> Fleet:
     """Open the fleet of a store, and try again for ``wait`` seconds while the store cannot be reached."""
+    refuse_server(url, "This command needs the store itself: --store sqlite:///file.db or postgresql://…")
     if wait <= 0:
         return await open_fleet(url, create=create)
     import asyncio
@@ -272,7 +273,6 @@ def refuse_server(store: str | None, why: str) -> None:
 
 async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
     """Open the fleet of a store for a command. Raises as ``with_fleet`` does."""
-    refuse_server(url, "This command needs the store itself: --store sqlite:///file.db or postgresql://…")
     if url is not None and url.lower().startswith("memory:"):
         raise click.UsageError(
             "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,6 @@ MODEL = "model"
 
 MODEL_VARIABLE = "ASTERISM_MODEL"
 """The model if none is named."""
-
-NAMES = ("models", "budget", "goal", "price", "replay")
 
 
 def budget_limits(text: str) -> Budget:
@@ -136,7 +134,7 @@ class ModelTerms:
 
 def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, Any]) -> ModelTerms | None:
     """Take the options of the model out of ``option_values``; None without ``--editor model``. Raises UsageError."""
-    model_values = {name: option_values.pop(name) for name in NAMES}
+    model_values = {field.name: option_values.pop(field.name) for field in fields(ModelTerms) if field.name != "ask"}
     if editor != MODEL:
         for name, value in model_values.items():
             if value:
@@ -149,15 +147,7 @@ def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, 
             f"--editor model needs a model: --model openai:gpt-5, or ${MODEL_VARIABLE}. Its key is read from the "
             "environment, such as $OPENAI_API_KEY or $ANTHROPIC_API_KEY."
         )
-    return ModelTerms(
-        models or ("replay",),
-        model_values["budget"],
-        model_values["goal"],
-        model_values["price"],
-        model_values["answers"],
-        model_values["replay"],
-        edit_on,
-    )
+    return ModelTerms(**model_values | {"models": models or ("replay",)}, ask=edit_on)
 
 
 async def resolve_editor(fleet: Fleet, orchestrator_options: dict[str, Any]) -> dict[str, Any]:
@@ -182,8 +172,9 @@ def editor_words() -> list[str]:
         words += [f"--{name}", parameters[name]] if parameters.get(name) else []
     price, edit_on = parameters.get("price"), parameters.get("edit_on")
     words += [] if price is None else ["--price", f"{price.input:g}/{price.output:g}"]
-    for rule in [] if edit_on is None else [edit_on] if isinstance(edit_on, str) else edit_on.words():
-        words += ["--edit-on", rule]
+    if edit_on is not None:
+        rules = [edit_on] if isinstance(edit_on, str) else edit_on.words()
+        words += [word for rule in rules for word in ("--edit-on", rule)]
     return words
 
 

@@ -26,7 +26,18 @@ Value = TypeVar("Value")
 
 async def run_until_interrupted(orchestrator: Orchestrator, plan: Constellation) -> Result:
     """Run a plan. A signal cancels it, and the result says so."""
-    with on_signals(_PlanCanceller(orchestrator, plan).interrupt):
+    asking: list[asyncio.Task[None]] = []
+
+    async def ask(hard: bool) -> None:
+        with contextlib.suppress(PlanError):  # the plan has just ended
+            await orchestrator.cancel(plan.id, hard=hard)
+
+    def interrupt() -> None:
+        if not asking:
+            _say("Cancelling; press Ctrl-C again to stop without waiting.")
+        asking.append(asyncio.ensure_future(ask(hard=bool(asking))))
+
+    with on_signals(interrupt):
         return await orchestrator.run(plan)
 
 
@@ -40,49 +51,34 @@ async def work_until_interrupted(
 
     The first signal prints ``asked``. A second one ends the process at once, after printing ``farewell``."""
     job: asyncio.Task[Value] = asyncio.ensure_future(work)
-    stopper = _WorkStopper(job, farewell, asked)
-    with on_signals(stopper.interrupt):
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            _exit(farewell)
+        interrupted = True
+        if asked:
+            _say(asked)
+        job.cancel()
+
+    with on_signals(interrupt):
         try:
             return await job
         except asyncio.CancelledError:
-            if not stopper.asked:
+            if not interrupted:
                 raise
             return None
 
 
-class _PlanCanceller:
-    def __init__(self, orchestrator: Orchestrator, plan: Constellation) -> None:
-        self._orchestrator, self._plan = orchestrator, plan
-        self._asking: list[asyncio.Task[None]] = []
-
-    def interrupt(self) -> None:
-        again = bool(self._asking)
-        if not again:
-            print("Cancelling; press Ctrl-C again to stop without waiting.", file=sys.stderr, flush=True)
-        self._asking.append(asyncio.ensure_future(self._ask(hard=again)))
-
-    async def _ask(self, hard: bool) -> None:
-        with contextlib.suppress(PlanError):  # the plan has just ended
-            await self._orchestrator.cancel(self._plan.id, hard=hard)
+def _exit(farewell: Callable[[], str]) -> None:
+    """End the process: its tasks end with it, and the store stays as it is."""
+    with contextlib.suppress(OSError, ValueError):
+        show_cursor()
+        sys.stdout.flush()
+        _say(farewell())
+    os._exit(INTERRUPTED)
 
 
-class _WorkStopper:
-    def __init__(self, job: asyncio.Task[Any], farewell: Callable[[], str], asked: str) -> None:
-        self._job, self._farewell, self._text = job, farewell, asked
-        self.asked = False
-
-    def interrupt(self) -> None:
-        if self.asked:
-            self._exit()
-        self.asked = True
-        if self._text:
-            print(self._text, file=sys.stderr, flush=True)
-        self._job.cancel()
-
-    def _exit(self) -> None:
-        """End the process: its tasks end with it, and the store stays as it is."""
-        with contextlib.suppress(OSError, ValueError):
-            show_cursor()
-            sys.stdout.flush()
-            print(self._farewell(), file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

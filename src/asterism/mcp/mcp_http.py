@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.api.credentials import Credential
 from asterism.api.operation import LARGEST_BODY
-from asterism.base.clock import first_of, stopped
+from asterism.base.clock import first_of
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.server.endpoint import MAX_DEPTH, ServerState, in_time
@@ -166,26 +166,16 @@ class McpEndpoint:
             await send(message)
 
         answering = asyncio.create_task(manager.handle_request(scope, receive, watched))
-        ending = asyncio.create_task(self._end_of(caller))
-        try:
-            await asyncio.wait([answering, ending], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            answered = answering.done()
-            await stopped(answering, ending)
-        if answered:
-            answering.result()
-        elif begun:
+        await first_of(answering, self._server.stopping.wait(), self._server.credential_ends.wait(caller))
+        if not answering.cancelled():
+            return
+        if begun:
             with contextlib.suppress(Exception):  # the client may have left meanwhile
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         elif self._server.stopping.is_set():
             await problem(503, "the server stops: try again later", retry_after=1.0)(scope, receive, send)
         else:
             await problem(401, "this token is unknown, expired or revoked")(scope, receive, send)
-
-    async def _end_of(self, caller: Credential) -> None:
-        """Return when the server stops, or a credential is not valid any more."""
-        waits = (self._server.stopping.wait(), self._server.credential_ends.wait(caller))
-        await first_of(*waits)
 
 
 def server_host(server: ServerState) -> McpHost:

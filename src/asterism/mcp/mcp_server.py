@@ -216,23 +216,26 @@ class _Handlers:
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> JsonObject:
+    def _task(self, ctx: Context, params: mcp_tasks.TaskParams) -> tuple[Work, Credential]:
+        """The work of a task, and who asks for it. Raises MCPError."""
         mcp_tasks.check_declared(ctx)
-        work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
+        return mcp_tasks.work_of(params.task_id), self.caller(ctx)
+
+    async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> JsonObject:
+        work, caller = self._task(ctx, params)
         aliases = await fleet_aliases(self._host.fleet)
         return await mcp_tasks.task_state(
             ctx, self._host, caller, work, lambda document: shown(result_of(document), aliases)
         )
 
     async def update_task(self, ctx: Context, params: mcp_tasks.UpdateParams) -> JsonObject:
-        mcp_tasks.check_declared(ctx)
-        work, caller = mcp_tasks.work_of(params.task_id), self.caller(ctx)
+        work, caller = self._task(ctx, params)
         await mcp_tasks.update_task(ctx, self._host, caller, work, params.input_responses)
         return {}
 
     async def cancel_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> JsonObject:
-        mcp_tasks.check_declared(ctx)
-        await mcp_tasks.cancel_task(self._host, self.caller(ctx), mcp_tasks.work_of(params.task_id))
+        work, caller = self._task(ctx, params)
+        await mcp_tasks.cancel_task(self._host, caller, work)
         return {}
 
     # -- resources and prompts ---------------------------------------------------------------------------------------

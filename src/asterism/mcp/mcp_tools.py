@@ -21,6 +21,7 @@ from asterism.api.credentials import Credential, allows
 from asterism.api.local.problem_statuses import checked_name, request_model
 from asterism.api.operation import Operation, path_fields
 from asterism.api.system import LocalSystem
+from asterism.base.clock import first_of
 from asterism.base.http_limits import RequestRefused
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EDITS, RemoveTaint
@@ -39,16 +40,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class McpTool:
-    """``operation`` is what it does, and ``text`` describes that for models. ``untrusted`` is whether the answer has
-    texts that devices, or people outside, have written; ``destructive`` whether it may remove or stop something.
+    """``operation`` is what it does, and ``text`` describes that for models. A tool has the name of its operation, or
+    ``alias``. ``untrusted`` is whether the answer has texts that devices, or people outside, have written;
+    ``destructive`` whether it may remove or stop something.
 
     ``without`` are fields of the request that a model does not set, and ``defaults`` take the place of its defaults.
     ``begins`` is the kind of work that it begins: then it has the argument ``follow``. ``follows`` is the kind of work
     whose end it waits for. ``function`` does what no operation does, and ``answer`` is the model of its answer."""
 
-    name: str
     operation: Operation[Any, Any, Any]
     text: str
+    alias: str = ""
     untrusted: bool = False
     destructive: bool = False
     without: tuple[str, ...] = ()
@@ -57,6 +59,10 @@ class McpTool:
     follows: Literal["run", "plan"] | None = None
     function: Callable[[LocalSystem, Any], Awaitable[Any]] | None = None
     answer: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.alias or self.operation.name
 
     @property
     def description(self) -> str:
@@ -119,23 +125,21 @@ TOOLS: Mapping[str, McpTool] = {
     tool.name: tool
     for tool in (
         # plans: read
-        McpTool("list_plans", _DO.list_plans, "List the plans in the store, with their states and counts of tasks."),
+        McpTool(_DO.list_plans, "List the plans in the store, with their states and counts of tasks."),
         McpTool(
-            "read_plan",
             _DO.show_plan,
             "Read a plan as it is now: version, state, tasks, dependencies, open edit cycles, edits that wait for a "
             "person. Its `position` is where read_changes and wait_for_events continue. tasks=false leaves out tasks "
             "and dependencies, folded=true shows a group of more than 100 elements as one task.",
+            alias="read_plan",
             untrusted=True,
         ),
         McpTool(
-            "list_tasks",
             _DO.list_tasks,
             "List the tasks of a plan, some at a time: those of a group, with a status, or with a text in them.",
             untrusted=True,
         ),
         McpTool(
-            "read_changes",
             _DO.read_changes,
             "Read what happened to a plan since a position or a version: far smaller than the whole plan. If `reset` "
             "is true, read the plan again.",
@@ -143,34 +147,36 @@ TOOLS: Mapping[str, McpTool] = {
             without=("timeout",),
         ),
         McpTool(
-            "wait_for_events",
             _DO.read_changes,
             "Wait until something happens to a plan, or until the timeout; then call it again with `position` as "
             "`since`.",
+            alias="wait_for_events",
             untrusted=True,
             without=("since_version",),
             defaults={"since": "now", "timeout": 20.0},
         ),
         McpTool(
-            "read_task", _DO.show_task, "Read one task: its definition, result, executions and story.", untrusted=True
+            _DO.show_task,
+            "Read one task: its definition, result, executions and story.",
+            alias="read_task",
+            untrusted=True,
         ),
-        McpTool("why_task", _DO.explain_task, "Explain why a task does not run yet, or how it ended.", untrusted=True),
         McpTool(
-            "read_task_logs",
+            _DO.explain_task, "Explain why a task does not run yet, or how it ended.", alias="why_task", untrusted=True
+        ),
+        McpTool(
             _DO.read_task_logs,
             "Read what a task printed. `next` is the value of `after` for what follows.",
             untrusted=True,
         ),
-        McpTool("read_story", _DO.read_story, "Read the story of a plan, or of one task.", untrusted=True),
+        McpTool(_DO.read_story, "Read the story of a plan, or of one task.", untrusted=True),
         McpTool(
-            "list_versions",
             _DO.list_versions,
             "List the versions of a plan with the edits that made them, and the newest edits that were rejected.",
             untrusted=True,
         ),
         # plans: edit
         McpTool(
-            "edit_plan",
             _DO.edit_plan,
             "Apply a batch of edits to a plan, all or none, also while it runs. dry_run=true only checks it. Give the "
             "version that you have read as base_version: if somebody has changed the same tasks since, the batch is "
@@ -179,93 +185,84 @@ TOOLS: Mapping[str, McpTool] = {
             without=("author",),
         ),
         McpTool(
-            "undo_edit",
             _DO.undo_edit,
             "Undo the newest edit of a plan, as far as no task of it has started. dry_run=true only checks it.",
             destructive=True,
         ),
         McpTool(
-            "list_cycles",
             _DO.list_cycles,
             "List the open edit cycles of a plan: ends of tasks under review. The tasks after them are held until the "
             "cycle is answered.",
             untrusted=True,
         ),
         McpTool(
-            "claim_cycle",
             _DO.claim_cycle,
             "Claim an edit cycle while you think: other editors stay away for `lease` seconds.",
             untrusted=True,
             without=("author",),
         ),
         McpTool(
-            "answer_cycle",
             _DO.answer_cycle,
             "Answer an edit cycle with edits, or with none: then the plan goes on as it is. After a rejection the "
             "cycle stays open for another answer.",
             destructive=True,
             without=("author",),
         ),
+        McpTool(_DO.list_approvals, "List the edits of a plan that wait for a person.", untrusted=True),
         McpTool(
-            "list_approvals", _DO.list_approvals, "List the edits of a plan that wait for a person.", untrusted=True
-        ),
-        McpTool(
-            "ask_approval",
             ask_approval,
             "Ask the person who uses this client to approve or refuse an edit that waits. The person decides, never "
             "you.",
+            alias="ask_approval",
             destructive=True,
             function=find_question,
         ),
         McpTool(
-            "read_budget",
             _DO.show_budget,
             "Read what the model that edits a plan may spend, what it has spent, and why that holds the plan. Only a "
             "person raises it.",
+            alias="read_budget",
         ),
         # plans: operate
         McpTool(
-            "submit_plan",
             _DO.submit_plan,
             "Store a plan from the text of a plan file (YAML), to be run. follow=true answers when it has ended.",
             begins="plan",
         ),
-        McpTool("follow_plan", _DO.watch_plan, "Wait until a plan has ended, or until the timeout.", follows="plan"),
-        McpTool("pause_plan", _DO.pause_plan, "Start no more tasks of a plan until it is resumed."),
-        McpTool("resume_plan", _DO.resume_plan, "Resume a plan that was paused or stopped."),
         McpTool(
-            "cancel_plan",
+            _DO.watch_plan, "Wait until a plan has ended, or until the timeout.", alias="follow_plan", follows="plan"
+        ),
+        McpTool(_DO.pause_plan, "Start no more tasks of a plan until it is resumed."),
+        McpTool(_DO.resume_plan, "Resume a plan that was paused or stopped."),
+        McpTool(
             _DO.cancel_plan,
             "Cancel a plan: it ends, and its tasks are stopped. If the plan limits its editors, their scope must allow "
             "to cancel every task.",
             destructive=True,
         ),
         McpTool(
-            "retry_plan",
             _DO.retry_plan,
             "Run the tasks of an ended plan again that failed, with everything after them; or those in from_tasks. A "
             "plan that limits its editors is retried by a person.",
             without=("edits",),
         ),
         # runs, devices, series
-        McpTool("list_runs", _DO.list_runs, "List runs of the fleet, the newest first, by filter.", untrusted=True),
-        McpTool("list_batches", _DO.list_batches, "List the batches: runs with a common name, and their counts."),
+        McpTool(_DO.list_runs, "List runs of the fleet, the newest first, by filter.", untrusted=True),
+        McpTool(_DO.list_batches, "List the batches: runs with a common name, and their counts."),
         McpTool(
-            "read_batch",
             _DO.show_batch,
             "Read how far a batch has come: counts, rate, time left, and the newest runs that failed.",
+            alias="read_batch",
             untrusted=True,
         ),
         McpTool(
-            "send_event",
             _DO.send_event,
             "Send an event that plans wait for: it continues the tasks that wait for its name. With a `key`, a second "
             "call sends nothing.",
         ),
-        McpTool("list_events", _DO.list_events, "List the events that were sent, and who took them.", untrusted=True),
-        McpTool("list_limits", _DO.list_limits, "List the limits that plans and runs share, and what is in use."),
+        McpTool(_DO.list_events, "List the events that were sent, and who took them.", untrusted=True),
+        McpTool(_DO.list_limits, "List the limits that plans and runs share, and what is in use."),
         McpTool(
-            "retry_batch",
             _DO.retry_batch,
             "Retry the runs of a batch that failed; failed=false also those that were cancelled. `next` is the value "
             "of `after` for the others. A retry replaces its run in all counts.",
@@ -273,30 +270,27 @@ TOOLS: Mapping[str, McpTool] = {
             defaults={"failed": True},
         ),
         # schedules
-        McpTool("list_schedules", _DO.list_schedules, "List the schedules: what they create, and when."),
+        McpTool(_DO.list_schedules, "List the schedules: what they create, and when."),
         McpTool(
-            "read_schedule",
             _DO.show_schedule,
             "Read a schedule with its terms, its next times and its latest decisions.",
+            alias="read_schedule",
             untrusted=True,
         ),
         McpTool(
-            "list_ticks",
             _DO.list_ticks,
             "List the ticks of a schedule with what became of them: which succeeded, failed, were skipped or missed, "
             "and which are late. Read a failed plan with read_plan.",
             untrusted=True,
         ),
         McpTool(
-            "backfill_schedule",
             _DO.backfill_schedule,
             "Create the plans of past ticks of a schedule that have none. To run failed plans again is for people.",
             defaults={"only_missing": True},
         ),
-        McpTool("read_backfill", _DO.show_backfill, "Read how far the last backfill of a schedule has come."),
-        McpTool("list_workflows", _DO.list_workflows, "List the workflows: what runs can execute."),
+        McpTool(_DO.show_backfill, "Read how far the last backfill of a schedule has come.", alias="read_backfill"),
+        McpTool(_DO.list_workflows, "List the workflows: what runs can execute."),
         McpTool(
-            "create_run",
             _DO.create_run,
             "Create a run of a workflow. follow=true answers when it has ended. With a `key`, a second call returns "
             "the same run.",
@@ -304,40 +298,30 @@ TOOLS: Mapping[str, McpTool] = {
             begins="run",
         ),
         McpTool(
-            "follow_run",
             _DO.wait_run,
             "Wait until a run has ended, or until the timeout.",
+            alias="follow_run",
             untrusted=True,
             follows="run",
         ),
-        McpTool("read_run", _DO.show_run, "Read one run with its story.", untrusted=True),
-        McpTool("read_run_output", _DO.read_output, "Read the whole output of a completed run.", untrusted=True),
-        McpTool("read_run_logs", _DO.read_run_logs, "Read what a run printed.", untrusted=True),
-        McpTool("why_run", _DO.explain_run, "Explain why a run waits, or how it ended.", untrusted=True),
+        McpTool(_DO.show_run, "Read one run with its story.", alias="read_run", untrusted=True),
+        McpTool(_DO.read_output, "Read the whole output of a completed run.", alias="read_run_output", untrusted=True),
+        McpTool(_DO.read_run_logs, "Read what a run printed.", untrusted=True),
+        McpTool(_DO.explain_run, "Explain why a run waits, or how it ended.", alias="why_run", untrusted=True),
         McpTool(
-            "cancel_run",
-            _DO.cancel_run,
-            "Cancel a run. To stop a task of a plan, edit the plan with cancel_task.",
-            destructive=True,
+            _DO.cancel_run, "Cancel a run. To stop a task of a plan, edit the plan with cancel_task.", destructive=True
         ),
         McpTool(
-            "list_devices",
             _DO.list_devices,
             "List the devices of the fleet: what they can do, how busy they are.",
             untrusted=True,
             function=_list_devices,
             answer=documents.Page[ShownDevice],
         ),
-        McpTool("list_series", _DO.list_series, "List the series of issues: which issue is active, which wait."),
-        McpTool("read_series", _DO.show_series, "Read one series with its last changes.", untrusted=True),
-        McpTool(
-            "claim_series", _DO.claim_series, "Claim a series for an issue: it becomes active, or waits in the queue."
-        ),
-        McpTool(
-            "release_series",
-            _DO.release_series,
-            "Release an issue of a series: the next one of the queue becomes active.",
-        ),
+        McpTool(_DO.list_series, "List the series of issues: which issue is active, which wait."),
+        McpTool(_DO.show_series, "Read one series with its last changes.", alias="read_series", untrusted=True),
+        McpTool(_DO.claim_series, "Claim a series for an issue: it becomes active, or waits in the queue."),
+        McpTool(_DO.release_series, "Release an issue of a series: the next one of the queue becomes active."),
     )
 }
 """All tools by name, in the order in which clients see them."""
@@ -425,14 +409,9 @@ class McpHost:
         """What ``read`` returns within its timeout, or at once if the server stops."""
         if timeout <= 0:
             return await read(0.0)
-        reading, stop = asyncio.ensure_future(read(timeout)), asyncio.ensure_future(self.stopping.wait())
-        try:
-            await asyncio.wait([reading, stop], return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else await read(0.0)
-        finally:
-            for task in (reading, stop):
-                task.cancel()
-            await asyncio.gather(reading, stop, return_exceptions=True)
+        reading = asyncio.ensure_future(read(timeout))
+        await first_of(reading, self.stopping.wait())
+        return await read(0.0) if reading.cancelled() else reading.result()
 
 
 @dataclass(frozen=True)

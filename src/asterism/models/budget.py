@@ -93,7 +93,8 @@ def _rooms(account: Account, input_tokens: int, price: Price | None) -> Iterator
     if account.budget.dollars is not None and price is not None:
         paid = price.dollars(input_tokens, 0)
         rest = account.left("dollars") - paid
-        yield rest / price.output * 1e6 if price.output else (math.inf if rest >= 0 else 0)
+        free = math.inf if rest >= 0 else 0.0
+        yield rest / price.output * 1e6 if price.output else free
 
 
 class BudgetSpent(AsterismError):

@@ -166,6 +166,11 @@ class Conversation:
     aliases: DeviceAliases = field(default_factory=DeviceAliases)
 
     @property
+    def plan(self) -> str:
+        """The name of the plan."""
+        return self.view.id
+
+    @property
     def question(self) -> ModelQuestion:
         """What is asked next."""
         return ModelQuestion(INSTRUCTIONS, tuple(self.messages), TOOLS)

@@ -20,6 +20,7 @@ import secrets
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -199,8 +200,8 @@ class ModelEditor(Editor):
         if conversation is None:
             conversation = plan.conversations[about] = await self._begin(plan, about, view, events)
         else:
-            await self._rejected(view.id, conversation, events)
-        return await self._answer(view.id, plan, conversation)
+            await self._rejected(conversation, events)
+        return await self._answer(plan, conversation)
 
     async def _open_account(self, name: str, plan: _PlanState) -> Account:
         async with plan.opening:
@@ -267,7 +268,7 @@ class ModelEditor(Editor):
         shown = {task: output_end(text, mask) for task, text in outputs.items()}
         return Surroundings(devices, shown, self.goal, mask, capabilities=known)
 
-    async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
+    async def _rejected(self, conversation: Conversation, events: Sequence[Event]) -> None:
         """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
         event = next(
             (candidate for candidate in reversed(events) if isinstance(candidate, EditEvent) and candidate.violations),
@@ -281,7 +282,7 @@ class ModelEditor(Editor):
         conversation.steps = 0
         if conversation.charged:
             rejected, conversation.charged = conversation.charged, ""
-            await self.cassette.change(name, lambda account: account.added(rejected, 0))
+            await self.cassette.change(conversation.plan, lambda account: account.added(rejected, 0))
 
     def edit_refused(self, plan_id: str) -> None:
         """A person refused an answer, or nobody approved it in time."""
@@ -307,64 +308,66 @@ class ModelEditor(Editor):
 
     # -- one answer ----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+    async def _answer(self, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
         """Ask until there is an answer. If the budget is spent, raises EditorHeld, which continues here."""
         try:
             while conversation.steps < self._max_steps:
                 conversation.steps += 1
-                answer = await self._ask(name, conversation)
+                answer = await self._ask(conversation)
                 batch = read_answer(conversation, answer)
                 if batch is not None:
-                    return await self._submit(name, plan, conversation, batch)
+                    return await self._submit(plan, conversation, batch)
             raise no_answer(conversation, self.name, self._max_steps)
         except BudgetSpent as spent:
             conversation.steps -= 1
-            raise self._hold(name, plan, conversation, spent) from None
+            raise self._hold(plan, conversation, spent) from None
         except ModelFailed as failed:
             failed.cost, conversation.cost = conversation.cost, EditorCost()
             raise
 
-    async def _resume(
-        self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch | None
-    ) -> CostedAnswer:
+    async def _resume(self, plan: _PlanState, conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
         """Go on when a person has decided: with the answer that waited for it, or with the next question."""
-        account = await self.cassette.account(name)
+        account = await self.cassette.account(conversation.plan)
         if account is not None and account.without_editor:
             return costed(conversation, None)
         if batch is not None:
-            return await self._submit(name, plan, conversation, batch)
-        return await self._answer(name, plan, conversation)
+            return await self._submit(plan, conversation, batch)
+        return await self._answer(plan, conversation)
 
-    async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
+    async def _submit(self, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
         """Count the tasks that an answer adds. They too have a budget."""
         added = tasks_added(batch)
         if added:
             answer = answer_key(conversation.about, batch.edits)
             try:
-                await self._count_tasks(name, answer, added)
+                await self._count_tasks(conversation.plan, answer, added)
             except BudgetSpent as spent:
-                raise self._hold(name, plan, conversation, spent, batch) from None
+                raise self._hold(plan, conversation, spent, batch) from None
             conversation.charged = answer
         return costed(conversation, batch)
 
-    async def _ask(self, name: str, conversation: Conversation) -> ModelAnswer:
+    async def _ask(self, conversation: Conversation) -> ModelAnswer:
         """One answer: from the cassette if it is known, else from a model."""
         question = conversation.question
         known = self._known_answer(conversation, question)
         if known is not None:
             conversation.cost += known.replayed.cost
             if self.replay is not None:
-                await self.cassette.change(name, lambda account: account, known.replayed)
+                await self.cassette.change(conversation.plan, lambda account: account, known.replayed)
             return known.answer
         paid: list[tuple[str, EditorCost]] = []
-        answer = await self.caller.ask(
-            question, lambda asked, model: self._paid(name, conversation, paid, asked, model)
-        )
+        answer = await self.caller.ask(question, partial(self._paid, conversation, paid))
         cost = sum((call_cost for _, call_cost in paid), EditorCost())
         exchange = Exchange(
-            *(0, conversation.about, question.text, answer, cost, conversation.entries), editor=self.name
+            number=0,  # the cassette counts
+            about=conversation.about,
+            question=question.text,
+            answer=answer,
+            cost=cost,
+            entries=conversation.entries,
+            editor=self.name,
         )
-        await self._settle(name, conversation, *paid[-1], exchange)
+        await self._settle(conversation, *paid[-1], exchange)
         _trace_attributes.set(call_attributes(answer, cost))
         return answer
 
@@ -381,18 +384,13 @@ class ModelEditor(Editor):
 
     @contextlib.asynccontextmanager
     async def _paid(
-        self,
-        name: str,
-        conversation: Conversation,
-        paid: list[tuple[str, EditorCost]],
-        question: ModelQuestion,
-        model: str,
+        self, conversation: Conversation, paid: list[tuple[str, EditorCost]], question: ModelQuestion, model: str
     ) -> AsyncIterator[Bill]:
         """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
         once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
         BudgetSpent."""
         call = f"{model} {self._process} {next(self._calls)}"
-        bill = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
+        bill = await self._reserve(conversation.plan, call, estimated_tokens(question.text), self.caller.price(model))
         try:
             yield bill
         except BaseException:
@@ -400,7 +398,7 @@ class ModelEditor(Editor):
                 self._lost.add(call)
             else:
                 paid.append((call, bill.cost))
-                await self._settle(name, conversation, call, bill.cost)
+                await self._settle(conversation, call, bill.cost)
             raise
         paid.append((call, bill.cost or EditorCost()))
 
@@ -428,11 +426,12 @@ class ModelEditor(Editor):
                 await self.cassette.changed(name, RESERVED_WAIT)
 
     async def _settle(
-        self, name: str, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
+        self, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
     ) -> None:
         conversation.cost += cost
+        spent = Spent.of(cost)
         try:
-            await self.cassette.change(name, lambda account: account.settle(call, Spent.of(cost)), exchange)
+            await self.cassette.change(conversation.plan, lambda account: account.settle(call, spent), exchange)
         except BaseException:  # if it was not settled, what is reserved counts as spent
             self._lost.add(call)
             raise
@@ -452,22 +451,13 @@ class ModelEditor(Editor):
         await self.cassette.change(name, spend)
 
     def _hold(
-        self,
-        name: str,
-        plan: _PlanState,
-        conversation: Conversation,
-        spent: BudgetSpent,
-        batch: EditBatch | None = None,
+        self, plan: _PlanState, conversation: Conversation, spent: BudgetSpent, batch: EditBatch | None = None
     ) -> EditorHeld:
         """The editor has to wait for a person, and with it an answer, if there is one."""
-        reason = f"the budget of its editor is spent: {spent}. {self._advice(name, spent)}"
+        reason = f"the budget of its editor is spent: {spent}. {self._advice(conversation.plan, spent)}"
         cost, conversation.cost = conversation.cost, EditorCost()
-        return EditorHeld(
-            reason,
-            lambda: self._released(name, plan, spent, reason),
-            lambda: self._resume(name, plan, conversation, batch),
-            cost,
-        )
+        released = partial(self._released, conversation.plan, plan, spent, reason)
+        return EditorHeld(reason, released, partial(self._resume, plan, conversation, batch), cost)
 
     def _advice(self, name: str, spent: BudgetSpent) -> str:
         limits = spent.account.higher_limits(spent.needed)

@@ -28,13 +28,12 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Progress, Run
+from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
 from asterism.core.run.transitions import attempts_of, waiting_time, work_time
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet import sent_events, stored_limits
 from asterism.fleet.bulk_creation import (
     BulkCreation,
-    BulkProgress,
     CreationMoved,
     InvalidInput,
     forget_old_progress,
@@ -103,11 +102,13 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, 
     reports = await fleet.store.reports(begun) if begun else {}
     sessions = await fleet.store.sessions(ended=True) if any(run.session is not None for run in runs) else ()
     beats, now = {session.id: session.beat_at for session in sessions}, fleet.store.clock()
+    progress = {run.id: reported_progress(run, reports) for run in runs}
+    steps = {run: None if step is None else document_of(documents.Step, step) for run, step in progress.items()}
     return {
         run.id: {
             **_fields_of(run, masks[run.id]),
             "last_heartbeat_at": None if run.session is None else beats.get(run.session),
-            "progress": _step(reported_progress(run, reports)),
+            "progress": steps[run.id],
             "shown_label": labels[run.id],
             "waiting": waiting_for(run, run.id in held, now),
             "held_for": held.get(run.id),
@@ -143,10 +144,6 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         ],
         "story": [document_of(documents.StoryEntry, entry) for entry in run.story],
     }
-
-
-def _step(progress: Progress | None) -> documents.Step | None:
-    return None if progress is None else document_of(documents.Step, progress)
 
 
 def waiting_for(run: Run, held: bool, now: float) -> declared.WaitingFor | None:
@@ -348,8 +345,7 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 
 
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
-    names = ("key", "series", "priority", "device", "keep", "label", "batch")
-    options = {name: getattr(request, name) for name in names}
+    options = {name: value for name, value in vars(request).items() if name not in ("workflow", "input", "near")}
     flow = await system.fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
     run = await system.fleet.create(flow, request.input, near=request.near, **options)
@@ -384,15 +380,11 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
 
 async def show_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
     await forget_old_progress(system.fleet.store)
-    return _creation(await read_progress(system.fleet.store, request.creation))
+    return document_of(documents.Creation, await read_progress(system.fleet.store, request.creation))
 
 
 async def end_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
-    return _creation(await forget_progress(system.fleet.store, request.creation))
-
-
-def _creation(progress: BulkProgress) -> documents.Creation:
-    return document_of(documents.Creation, progress)
+    return document_of(documents.Creation, await forget_progress(system.fleet.store, request.creation))
 
 
 async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:

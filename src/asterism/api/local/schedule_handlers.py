@@ -130,11 +130,8 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     fleet = system.fleet
     if (request.workflow is None) == (request.text is None):
         raise RequestRefused(422, "a schedule has either a workflow or a plan file")
-    names = (
-        *("workflow", "priority", "device", "cron", "every", "timezone", "catch_up", "overlap", "jitter", "replace"),
-        *("after_previous", "late_after", "on_event", "parallel"),
-    )
-    options: dict[str, Any] = {name: getattr(request, name) for name in names}
+    elsewhere = ("name", "input", "reason", "text", "file", "includes", "params")
+    options = {name: value for name, value in vars(request).items() if name not in elsewhere}
     if request.text is not None:
         file = PurePath(request.file)
         name = file.stem or request.name

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -84,11 +84,9 @@ def join_fleet(
     allow_imports()
 
     async def work(fleet: Fleet) -> int:
-        async with (
-            _peer_connection(fleet, options),
-            _metrics_server(fleet, options),
-            _plan_runner(fleet, options, policy),
-        ):
+        async with contextlib.AsyncExitStack() as beside:
+            for service in _services(fleet, options, policy):
+                await beside.enter_async_context(service)
             about = [about_policy] if options.slots or not policy.everything else []
             code, joined = await _work(fleet, fleet.store.url, options, policy, about, drain_for)
         if as_json:
@@ -111,7 +109,8 @@ async def _work(
     when it joins."""
     tune_gc()
     agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
-    executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+    held = agent.worker.held
+    executor = LoggingExecutor(agent.worker.executor, lambda run: held[run].stopping if run in held else None)
     agent.worker.executor = executor
     shutdown = DeviceShutdown(agent, drain_for)
     with shutdown.on_signals():
@@ -191,36 +190,23 @@ def _agent(
     )
 
 
-def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[None]:
-    """While a device works, it syncs with its peers and answers them, if the options name any."""
-    if not options.peers and options.listen is None:
-        return nullcontext()
-    from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
+def _services(
+    fleet: Fleet, options: DeviceOptions, policy: DevicePolicy
+) -> Iterator[AbstractAsyncContextManager[object]]:
+    """What a device does beside its work, as the options say."""
+    if options.peers or options.listen is not None:  # sync with its peers, and answer them
+        from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
 
-    return peer_connections(fleet, options.peers, options.listen)
+        yield peer_connections(fleet, options.peers, options.listen)
+    if options.metrics is not None:
+        from asterism.cli.fleet.fleet_metrics import serve_metrics
 
+        yield serve_metrics(fleet, options.metrics.host, options.metrics.port)
+    if options.runs_plans:  # those of schedules
+        from asterism.durable.durable_orchestrator import DurableOrchestrator
+        from asterism.durable.plan_runner import runs_plans
 
-def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
-    if options.metrics is None:
-        return nullcontext()
-    from asterism.cli.fleet.fleet_metrics import serve_metrics
-
-    return serve_metrics(fleet, options.metrics.host, options.metrics.port)
-
-
-def _plan_runner(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> AbstractAsyncContextManager[object]:
-    """While a monitor works, it runs the plans of schedules."""
-    if not options.runs_plans:
-        return nullcontext()
-    from asterism.durable.durable_orchestrator import DurableOrchestrator
-    from asterism.durable.plan_runner import runs_plans
-
-    return runs_plans(fleet, partial(DurableOrchestrator, device_policy=policy))
-
-
-def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
-    held = agent.worker.held.get(run_id)
-    return held.stopping if held is not None else None
+        yield runs_plans(fleet, partial(DurableOrchestrator, device_policy=policy))
 
 
 class DeviceShutdown:

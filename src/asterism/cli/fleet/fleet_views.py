@@ -88,7 +88,9 @@ def scores_table(scores: Sequence[documents.DeviceScore], width: int | None) -> 
         return "" if score.parts is None else f"{score.parts[part]:.1f}"
 
     def name(score: documents.DeviceScore) -> Cell:
-        return Text(score.device, BOLD if score.chosen else "" if score.candidate else DIM)
+        if score.chosen:
+            return Text(score.device, BOLD)
+        return Text(score.device, "" if score.candidate else DIM)
 
     return table_of(
         scores,

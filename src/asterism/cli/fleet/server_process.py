@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.api.credentials import Credentials
-from asterism.base.clock import stopped
+from asterism.base.clock import first_of
 from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.operating_system import stop_signals
@@ -212,18 +212,6 @@ async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local:
     if sys.stdin is not None and sys.stdin.isatty():
         note("An MCP client starts this command and speaks with it here; Ctrl-D ends it. See: asterism mcp --help")
     async with runs_plans(fleet, ServerPolicy.find(None).orchestrators(local)) as runner:
-        await _until_signal(asyncio.create_task(serve_stdio(fleet, caller, runner.wake)))
+        with stop_signals() as stop:
+            await first_of(serve_stdio(fleet, caller, runner.wake), stop.wait())
     return 0
-
-
-async def _until_signal(serving: asyncio.Task[None]) -> None:
-    """Wait for the end of a task; a signal ends it in good order."""
-    with stop_signals() as stop:
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended = serving.done()
-            await stopped(serving, stopping)
-    if ended:
-        serving.result()

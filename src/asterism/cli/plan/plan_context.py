@@ -276,7 +276,9 @@ async def draw_stored(
 
 
 def _form(svg_path: str | None, as_mermaid: bool) -> Literal["text", "mermaid", "svg"]:
-    return "mermaid" if as_mermaid else "text" if svg_path is None else "svg"
+    if as_mermaid:
+        return "mermaid"
+    return "text" if svg_path is None else "svg"
 
 
 def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:

@@ -63,27 +63,16 @@ STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
 UNUSABLE = 64
 """The exit code if a plan file cannot be used."""
 
-STORE_OPTIONS = (
-    *("name", "local", "no_local", "takeover_after"),
-    *("approvals", "approval_timeout", "approval_escalation"),
-)
+APPROVAL_OPTIONS = ("approval_timeout", "approval_escalation")
+STORE_OPTIONS = ("name", "local", "no_local", "takeover_after", "approvals", *APPROVAL_OPTIONS)
 """The options of ``run`` that need ``--store``."""
 
-SUBMITTED_OPTIONS = (
-    *("name", "policy", "only", "edit_timeout", "strategy", "no_device_timeout"),
-    *("approval_timeout", "approval_escalation", "tick"),
-)
+PLAN_OPTIONS = ("name", "policy", "only", "edit_timeout", "strategy", "no_device_timeout", "tick")
+SUBMITTED_OPTIONS = (*PLAN_OPTIONS, *APPROVAL_OPTIONS)
 """The options of ``run`` that are fields of a submission to a server."""
 
-NOT_AT_A_SERVER = (
-    "has no effect at a server: the server runs the plan, and its devices execute the tasks.",
-    *("local", "no_local", "takeover_after", "concurrency", "serve"),
-)
-NO_EDITOR_AT_A_SERVER = (
-    "cannot be used at a server: the server runs the plan without an editor; edit it with: asterism plan edit NAME",
-    "editor",
-)
-"""Why options of ``run`` are refused at a server."""
+NOT_AT_A_SERVER = ("local", "no_local", "takeover_after", "concurrency", "serve")
+"""The options of ``run`` that are refused at a server."""
 
 EDITOR_OPTIONS = ("edit_timeout", "policy", "scopes")
 """The options of ``run`` that need ``--editor``, unless the plan is stored: a later editor goes by them."""
@@ -232,8 +221,10 @@ def run(
 def _check_place_options(at_server: bool, stored: bool, editor: str | None) -> None:
     """Raise UsageError for options that have no effect where the plan runs."""
     if at_server:
-        refuse_options(*NOT_AT_A_SERVER)
-        refuse_options(*NO_EDITOR_AT_A_SERVER)
+        why = "has no effect at a server: the server runs the plan, and its devices execute the tasks."
+        refuse_options(why, *NOT_AT_A_SERVER)
+        why = "cannot be used at a server: the server runs the plan without an editor"
+        refuse_options(f"{why}; edit it with: asterism plan edit NAME", "editor")
     if stored:
         refuse_options("has no effect with --store: use `asterism fleet set --most SIZE`.", "result_limit")
     else:
@@ -324,13 +315,8 @@ def _run_at_server(
     store: str | None, path: str, plan_file: PlanFile, option_values: dict[str, Any], output: OutputOptions
 ) -> int:
     """Submit a plan to a server, and follow it."""
-    from asterism.planfile.include import included_texts
-
     fields: dict[str, Any] = {
-        "text": Path(path).read_text("utf-8-sig"),
-        "file": Path(path).name,
-        "includes": included_texts(path),
-        "params": dict(plan_file.params),
+        **sent_file(path, plan_file),
         "approvals": [str(rule) for rule in option_values["approvals"]],
         "scopes": [str(scope) for scope in option_values["scopes"]],
         **{name: option_values[name] for name in SUBMITTED_OPTIONS},
@@ -498,6 +484,18 @@ def load_plan_file(
     for warning in plan_file.warnings:
         click.echo(warning.format(path), err=True)
     return plan_file
+
+
+def sent_file(path: str, plan_file: PlanFile) -> JsonObject:
+    """The fields of a request with a plan file, and with all that it includes."""
+    from asterism.planfile.include import included_texts
+
+    return {
+        "text": Path(path).read_text("utf-8-sig"),
+        "file": Path(path).name,
+        "includes": included_texts(path),
+        "params": dict(plan_file.params),
+    }
 
 
 def _count(mistakes: Iterable[Mistake]) -> str:

@@ -127,7 +127,7 @@ def create(
     if plain is not None or restart:
         raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
 
-    options["label"] = label_from(label, run_input or {})
+    options["label"] = None if label is None else tidy_label(TextTemplate(label).fill(run_input or {}))
     wanted = read_workflow(file, workflow, run_input or {}) if file is not None else workflow or ""
     make = partial(create_run, wanted=wanted, run_input=run_input or {}, options=options, wait=wait, as_json=as_json)
     return with_system(store, make, create=file is not None)
@@ -399,11 +399,6 @@ def read_workflow(path: str, name: str | None, run_input: Mapping[str, Any]) -> 
     flow = find_workflow_in(path, name)
     check_input(flow, run_input)
     return flow
-
-
-def label_from(template: str | None, run_input: Mapping[str, Any]) -> str | None:
-    """The label that a template makes of an input. Raises AsterismError for one that names an unknown field."""
-    return None if template is None else tidy_label(TextTemplate(template).fill(run_input))
 
 
 def find_workflow_in(path: str, name: str | None) -> Workflow:

@@ -125,20 +125,12 @@ def add(
 def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     """The fields of the request for a plan file, which is read with all that it includes. Raises UnusablePlanFile with
     every mistake."""
-    from pathlib import Path
-
     from asterism.cli.editor_options import allow_imports
-    from asterism.cli.plan.plan_file_commands import given_parameters, load_plan_file
-    from asterism.planfile.include import included_texts
+    from asterism.cli.plan.plan_file_commands import given_parameters, load_plan_file, sent_file
 
     allow_imports(path)
     plan_file = load_plan_file(path, given_parameters(settings, None), fleet=True, scheduled=True)
-    return {
-        "text": Path(path).read_text("utf-8-sig"),
-        "file": Path(path).name,
-        "includes": included_texts(path),
-        "params": dict(plan_file.params),
-    }
+    return sent_file(path, plan_file)
 
 
 @schedule.command()

@@ -76,48 +76,37 @@ SCHEDULE_TABLE = TimedTable[Schedule](
 
 def details_lines(schedule: ScheduleDetails, width: int | None) -> Iterator[Text]:
     yield Text(schedule.name, BOLD)
-    yield from fact_lines(_facts(schedule))
+    yield from fact_lines({name: text for name, text in _facts(schedule) if text})
     if schedule.history:
         yield Text()
         yield from history_table(schedule, schedule.history[-HISTORY_SHOWN:], width)
 
 
-def _facts(schedule: ScheduleDetails) -> dict[str, str]:
-    facts = {"creates": schedule.target, "times": schedule.times}
-    if schedule.input:
-        facts["input"] = json.dumps(schedule.input, ensure_ascii=False)
-    if schedule.params:
-        facts["params"] = ", ".join(f"{name}={value_text(value)}" for name, value in schedule.params.items())
-    if schedule.priority is not None:
-        facts["priority"] = str(schedule.priority)
-    if schedule.device is not None:
-        facts["device"] = schedule.device
-    facts["overlap"] = schedule.overlap
-    if schedule.on_event is None:
-        facts["catch-up"] = schedule.catch_up
-    if schedule.parallel > 1:
-        facts["parallel"] = str(schedule.parallel)
-    if schedule.jitter:
-        facts["jitter"] = f"up to {interval_text(int(schedule.jitter))}"
-    if schedule.after_previous is not None:
-        facts["after previous"] = schedule.after_previous
-    if schedule.late_after is not None:
-        facts["late after"] = interval_text(int(schedule.late_after))
-    facts["added"] = f"{format_time(schedule.start)} by {schedule.created_by}"
-    if schedule.paused is not None:
-        facts["paused"] = schedule.paused
-    elif schedule.next_times:
-        facts["next"] = ", ".join(zone_time(schedule, at) for at in schedule.next_times)
-    facts["made"] = str(schedule.made)
-    if schedule.open:
-        facts["open"] = ", ".join(schedule.open)
+def _facts(schedule: ScheduleDetails) -> Iterator[tuple[str, str]]:
+    yield "creates", schedule.target
+    yield "times", schedule.times
+    yield "input", json.dumps(schedule.input, ensure_ascii=False) if schedule.input else ""
+    yield "params", ", ".join(f"{name}={value_text(value)}" for name, value in schedule.params.items())
+    yield "priority", "" if schedule.priority is None else str(schedule.priority)
+    yield "device", schedule.device or ""
+    yield "overlap", schedule.overlap
+    yield "catch-up", schedule.catch_up if schedule.on_event is None else ""
+    yield "parallel", str(schedule.parallel) if schedule.parallel > 1 else ""
+    yield "jitter", f"up to {interval_text(int(schedule.jitter))}" if schedule.jitter else ""
+    yield "after previous", schedule.after_previous or ""
+    yield "late after", "" if schedule.late_after is None else interval_text(int(schedule.late_after))
+    yield "added", f"{format_time(schedule.start)} by {schedule.created_by}"
+    yield "paused", schedule.paused or ""
+    if schedule.paused is None:
+        yield "next", ", ".join(zone_time(schedule, at) for at in schedule.next_times)
+    yield "made", str(schedule.made)
+    yield "open", ", ".join(schedule.open)
     if schedule.awaited is not None:
         again = f"if it failed, run it again with: asterism plan retry {schedule.awaited}"
-        facts["waits"] = f"{schedule.open[0]} waits until {schedule.awaited} has succeeded; {again}"
+        yield "waits", f"{schedule.open[0]} waits until {schedule.awaited} has succeeded; {again}"
     elif schedule.unowned is not None:
-        facts["waits"] = f"no process runs {schedule.unowned}. Start one with: asterism monitor"
-    facts["coordinator"] = schedule.coordinator or "none: nothing is created. Start one with: asterism monitor"
-    return facts
+        yield "waits", f"no process runs {schedule.unowned}. Start one with: asterism monitor"
+    yield "coordinator", schedule.coordinator or "none: nothing is created. Start one with: asterism monitor"
 
 
 # -- backfills ---------------------------------------------------------------------------------------------------------
@@ -190,7 +179,9 @@ def history_table(schedule: Schedule, entries: Sequence[Tick], width: int | None
         return Text(word, tone(_LOOKS[entry.outcome]))
 
     def created(entry: Tick) -> Cell:
-        return "" if entry.what is None else short(entry.what) if schedule.workflow is not None else entry.what
+        if entry.what is None:
+            return ""
+        return entry.what if schedule.workflow is None else short(entry.what)
 
     return table_of(
         entries,

@@ -251,7 +251,9 @@ def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None,
     A sync that only observes claims nothing, so its status is ``observed``."""
     series = report.series[0] if report.series else None
     position = series.state.position(issue) if series else None
-    status = "left" if position is None else "claimed" if position == 0 else "queued"
+    status = "queued" if position else "claimed"
+    if position is None:
+        status = "left"
     if observed:
         status = "observed"
     if series is not None and series.status in EXIT_CODES:
@@ -270,8 +272,8 @@ def _print_report(
         if series.problem:
             click.echo(clean(f"series {series.name}: {series.problem}"), err=True)
     if as_json:
-        about = place._asdict() if place is not None else {"status": "observed"} if observed else {}
-        print_json({**about, "sync": report.to_json()})
+        about = {"status": "observed"} if observed else {}
+        print_json({**(about if place is None else place._asdict()), "sync": report.to_json()})
         return
     if place is not None and place.status == "none":
         click.echo(f"#{place.issue} belongs to no selected series: neither its title nor a label names one")

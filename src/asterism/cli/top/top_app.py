@@ -20,6 +20,7 @@ from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Footer, Input, Label, RichLog, Static, Tab, Tabs
 
 from asterism.api.client_errors import OUT_OF_REACH
@@ -182,6 +183,13 @@ class ReadingScreen(Screen[None]):
     async def read(self) -> None:
         """Read the system once and show what it says."""
         raise NotImplementedError
+
+    def framed(self, heading: str, *body: Widget) -> ComposeResult:
+        """What a screen shows between its heading and its status."""
+        yield Label(Text(heading, no_wrap=True), id="heading")
+        yield from body
+        yield Static(id="status")
+        yield Footer(show_command_palette=False)
 
     def on_screen_resume(self) -> None:
         self.follow()
@@ -435,11 +443,7 @@ class TextScreen(ReadingScreen):
         self._shown: Sequence[Text] = ()
 
     def compose(self) -> ComposeResult:
-        yield Label(Text(_title(self.subject), no_wrap=True), id="heading")
-        with VerticalScroll():
-            yield Static(id="text")
-        yield Static(id="status")
-        yield Footer(show_command_palette=False)
+        return self.framed(_title(self.subject), VerticalScroll(Static(id="text")))
 
     async def read(self) -> None:
         width = max(20, self.query_one(VerticalScroll).size.width - 2)
@@ -471,10 +475,7 @@ class LogScreen(ReadingScreen):
         self._feed = LogFeed(subject)
 
     def compose(self) -> ComposeResult:
-        yield Label(Text(f"Log of {_title(self.subject)}", no_wrap=True), id="heading")
-        yield RichLog(max_lines=MOST_LINES, wrap=True)
-        yield Static(id="status")
-        yield Footer(show_command_palette=False)
+        return self.framed(f"Log of {_title(self.subject)}", RichLog(max_lines=MOST_LINES, wrap=True))
 
     async def read(self) -> None:
         lines = await self.ask(self._feed.read)
