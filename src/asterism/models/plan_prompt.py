@@ -265,7 +265,9 @@ def _action(task: Task, mask: Mask) -> str:
     for kind in ACTIONS:
         value = getattr(task, kind)
         if value is not None:
-            text = value if isinstance(value, str) else task.field_to_json(kind) if kind != "call" else _call(value)
+            text = value
+            if not isinstance(value, str):
+                text = _call(value) if kind == "call" else task.field_to_json(kind)
             return f"{kind}: {_line(text if isinstance(text, str) else _json(mask.data(text)), mask)}"
     return "" if task.wait_for is None else f"wait_for: {_line(_json(mask.data(dict(task.wait_for))), mask)}"
 

@@ -46,7 +46,7 @@ from asterism.durable.plan_history import (
 from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.runner_registers import submit_again
-from asterism.durable.stored_plans import TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
+from asterism.durable.stored_plans import StoredPlan, TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
@@ -93,12 +93,18 @@ def _opened(request: declared.ShowPlan | declared.ShowVersion) -> list[str] | No
     return request.opened.split("|") if request.folded else None
 
 
-async def list_tasks(system: LocalSystem, request: declared.ListTasks) -> documents.Page[documents.PlanTask]:
-    stored = await read_plan(system.fleet, request.plan)
-    plan, named = stored.record.plan, (request.group, request.after)
-    unknown = next((task for task in named if task is not None and task not in plan), None)
+async def _read_with(system: LocalSystem, name: str, *tasks: str | None) -> StoredPlan:
+    """A plan that has these tasks. Raises UnknownTask."""
+    stored = await read_plan(system.fleet, name)
+    plan = stored.record.plan
+    unknown = next((task for task in tasks if task is not None and task not in plan), None)
     if unknown is not None:
         raise unknown_task(plan, unknown)
+    return stored
+
+
+async def list_tasks(system: LocalSystem, request: declared.ListTasks) -> documents.Page[documents.PlanTask]:
+    stored = await _read_with(system, request.plan, request.group, request.after)
     return plan_documents.task_page(stored, request)
 
 
@@ -140,9 +146,7 @@ async def read_story(system: LocalSystem, request: declared.ReadStory) -> docume
 
 
 async def list_files(system: LocalSystem, request: declared.ListFiles) -> documents.Page[documents.PlanFile]:
-    plan = (await read_plan(system.fleet, request.plan)).record.plan
-    if request.task is not None and request.task not in plan:
-        raise unknown_task(plan, request.task)
+    plan = (await _read_with(system, request.plan, request.task)).record.plan
     makers = plan.nodes.values() if request.task is None else makers_of(plan.nodes, request.task)
     wanted = [node for node in makers if node.files is not None]
     if not wanted:
@@ -161,9 +165,7 @@ async def list_files(system: LocalSystem, request: declared.ListFiles) -> docume
 
 
 async def read_file(system: LocalSystem, request: declared.ReadFile) -> documents.FilePart:
-    plan = (await read_plan(system.fleet, request.plan)).record.plan
-    if request.task not in plan:
-        raise unknown_task(plan, request.task)
+    plan = (await _read_with(system, request.plan, request.task)).record.plan
     manifest = plan.node(request.task).files
     artifacts = None if manifest is None else await system.fleet.files()
 
@@ -183,10 +185,8 @@ async def read_file(system: LocalSystem, request: declared.ReadFile) -> document
 
 
 async def show_task(system: LocalSystem, request: declared.OneTask) -> documents.Task:
-    stored = await read_plan(system.fleet, request.plan)
+    stored = await _read_with(system, request.plan, request.task)
     plan = stored.record.plan
-    if request.task not in plan:
-        raise unknown_task(plan, request.task)
     runs = await task_runs(system.fleet.store, request.plan, request.task)
     tracebacks = await story_tracebacks(system.fleet, plan, plan.story(request.task))
     return plan_documents.task_details(stored, request.task, runs, tracebacks)
