@@ -108,7 +108,7 @@ from_debian = @if PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
 	fi
 
 chromium: ## Install Chromium, which the tests of the page use
-	$(call from_debian,chromium)
+	$(call from_debian,chromium-headless-shell)
 
 pgbouncer: ## Install PgBouncer, which tests of the PostgreSQL store use
 	$(call from_debian,pgbouncer)

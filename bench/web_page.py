@@ -188,7 +188,8 @@ def _watch(count: int, drawn: str) -> Watched:
     scene = PlanScene(plan)
     with served(scene) as url, sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        chromium = shutil.which("chromium") or shutil.which("chromium-headless-shell")
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(300_000)
         page.goto(f"{url}/#/plans/large/graph")  # the layout is known afterwards, as in a plan that is being watched

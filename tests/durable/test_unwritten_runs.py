@@ -18,7 +18,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.durable import admin, compaction
 from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.unwritten_runs import WRITE_AFTER, UnwrittenRuns
-from asterism.fleet import retention
+from asterism.fleet import monitor, retention
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, PutLog, PutRun, Query, Write
@@ -185,13 +185,16 @@ async def test_a_set_up_of_a_process_that_is_gone_is_torn_down(stage: Stage) -> 
     assert DONE == {"drop": 1}
 
 
-async def test_a_plan_goes_on_though_the_session_of_a_dead_process_is_forgotten(stage: Stage) -> None:
+async def test_a_plan_goes_on_though_the_session_of_a_dead_process_is_forgotten(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "SILENT_SHOWN", 300.0)
     line = Line(stage)
     stage.spawn(behind(stage, line).run(chain("a", call="wait")))
     await stage.device("kitchen")
     await durable_work.gate("a begun").wait()
     line.cut = True
-    await asyncio.sleep(5000.0)
+    await asyncio.sleep(700.0)
     await stage.fleet().prune(60.0)
     assert [session.device for session in await stage.store.sessions(ended=True)] == ["kitchen"]
     durable_work.gate("a").set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 
 from asterism.report import DrawnEdge, DrawnTask, ExecutionBar, Picture, Report, StoryLine, TaskRow, report
+from tests.page.browser_scenes import chromium, needs_chromium
 from tests.process_scenes import PATIENCE
 
-playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = needs_chromium
 
 NASTY = "<script>document.title = 'broken'</script>"
 RUN = Report(
@@ -51,12 +49,9 @@ def page(tmp_path: Path) -> Iterator[Any]:
     """The report, open in a browser. At the end there must have been no error and no request but the file."""
     file = tmp_path / "report.html"
     file.write_text(report(RUN), encoding="utf-8")
-    arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    arguments += ["--disable-component-update", "--disable-sync"]
     troubles: list[str] = []
     requests: list[str] = []
-    with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, timeout=1000 * PATIENCE)
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(1000 * PATIENCE)
         page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
@@ -64,7 +59,6 @@ def page(tmp_path: Path) -> Iterator[Any]:
         page.on("request", lambda request: requests.append(request.url))
         page.goto(file.as_uri())
         yield page
-        browser.close()
     assert (troubles, requests) == ([], [file.as_uri()])
 
 
