@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from asterism.api.local.schedule_handlers import NO_RUNNER, list_schedules, show_backfill
+from asterism.api.operation import NoFields
+from asterism.api.schedule_operations import OneSchedule
 from asterism.api.system import LocalSystem
 from asterism.cli.run.schedule_views import followed_backfill
 from asterism.core.plan.constellation import Constellation
@@ -18,6 +21,7 @@ from asterism.core.schedule.tick_values import InvalidTick
 from asterism.durable import plan_runner
 from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_runner import PlanRunner
+from asterism.durable.runner_registers import announce_runner
 from asterism.durable.stored_plans import explain_task
 from asterism.fleet import backfills
 from asterism.fleet.backfills import (
@@ -107,6 +111,18 @@ async def test_the_next_plan_of_a_backfill_starts_soon(
     assert (await ended(stage)).succeeded == 12
     took = stage.now() - begun
     assert most / 3 < took < most
+
+
+async def test_who_follows_is_told_that_no_process_runs_the_plans(stage: Stage) -> None:
+    await added(stage)
+    stage.spawn(coordinate(stage))
+    await stage.device("desk", monitor_every=2.0)
+    await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:00", "1970-01-12T04:00")
+    system = LocalSystem(stage.fleet())
+    assert (await show_backfill(system, OneSchedule("nightly"))).advice == [NO_RUNNER]
+    assert (await list_schedules(system, NoFields())).advice == [NO_RUNNER]
+    await announce_runner(stage.store, "a monitor")
+    assert (await show_backfill(system, OneSchedule("nightly"))).advice == []
 
 
 async def test_what_succeeded_is_skipped_and_what_failed_is_run_again(stage: Stage) -> None:

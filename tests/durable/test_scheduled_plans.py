@@ -15,6 +15,7 @@ from asterism.core.schedule.schedule import Schedule
 from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_runner import PlanRunner
+from asterism.durable.stored_plans import explain_task
 from asterism.fleet import schedules as schedules_module
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.schedules import ScheduleExists
@@ -91,6 +92,10 @@ async def test_queued_plans_run_one_after_the_other(stage: Stage) -> None:
     await asyncio.sleep(130.0)
     job.cancel()
     assert list((await states(stage)).values()) == ["created", "created"]
+    held = await explain_task(stage.fleet(), "nightly-19700112T134840Z", "a")
+    assert [reason.text for reason in held.reasons] == [
+        "the plan waits for its turn: plan nightly-19700112T134740Z has not ended"
+    ]
     first = runner(stage)
     await first.look()
     assert list(first.running) == ["nightly-19700112T134740Z"]

@@ -357,7 +357,7 @@ class Plan(PlanHead):
     is the process that runs it, ``last_owner`` the one that ran it last if none does. ``orphaned`` are the tasks that
     count as running though no process runs the plan and no device executes them. ``tick`` has the values of its tick,
     by the paths of their placeholders. ``ahead`` is the plan for which it waits before any process runs it: of the
-    same file, or of the tick before."""
+    same file or schedule."""
 
     version: int
     position: str

@@ -121,7 +121,9 @@ class ScoreDevices(Request):
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
-Scopes = Annotated[list[str], Limit(min_length=1, max_length=100), Doc("observe, operate, series, admin or edit:PLAN.")]
+Scopes = Annotated[
+    list[str], Limit(min_length=1, max_length=100), Doc("observe, operate, series, event, admin or edit:PLAN.")
+]
 Who = Annotated[str, Limit(min_length=1, max_length=100), Doc("Who uses it: the name in stories and edits.")]
 
 

@@ -23,7 +23,7 @@ from asterism.core.run.session import PLAN
 from asterism.durable import admin
 from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
 from asterism.durable.plan_summaries import live_sessions
-from asterism.durable.runner_registers import is_to_be_run, submit_again
+from asterism.durable.runner_registers import is_to_be_run, plan_schedules, submit_again
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write
@@ -81,13 +81,26 @@ async def entering(store: Store, name: str, terms: Mapping[str, Any], *, queue: 
 
 
 async def plan_ahead(store: Store, name: str) -> str | None:
-    """The plan for whose end a stored plan waits; None if it may run, also to be cancelled."""
-    return await retry_on_conflict(lambda: _turn(store, name, None))
+    """The plan of the same file or schedule for whose end a stored plan waits; None if it may run, also to be
+    cancelled."""
+    return await _turn(store, name, None) or await _ahead_in_schedule(store, name)
+
+
+async def _ahead_in_schedule(store: Store, name: str) -> str | None:
+    """As the plan runner decides it (plan_runner.py)."""
+    for schedule in await plan_schedules(store):
+        if name in schedule.open and schedule.overlap != "allow":
+            earlier = [
+                other for other in schedule.open[: schedule.open.index(name)] if not await _has_ended(store, other)
+            ]
+            if len(earlier) >= schedule.parallel:
+                return earlier[0]
+    return None
 
 
 async def take_turn(fleet: Fleet, name: str) -> str | None:
-    """Give a stored plan its turn, if it may have it; if it replaces earlier plans, these are cancelled. Returns as
-    ``plan_ahead``."""
+    """Give a stored plan its turn among those of its file, if it may have it; if it replaces earlier plans, these are
+    cancelled. Returns the plan for whose end it waits; None if it has its turn, or needs none."""
     return await retry_on_conflict(lambda: _turn(fleet.store, name, fleet))
 
 

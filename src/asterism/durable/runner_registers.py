@@ -44,9 +44,14 @@ def _lives(store: Store, runner: Register) -> bool:
     return abs(store.clock() - float(runner.value["at"])) <= RUNNER_TIMEOUT
 
 
+async def runner_lives(store: Store) -> bool:
+    """Whether a process runs plans."""
+    return any(_lives(store, runner) for runner in await store.registers(RUNNERS))
+
+
 async def is_to_be_run(store: Store, name: str) -> bool:
     """Whether a plan runner lives that is to run this plan, because it was submitted or belongs to a schedule."""
-    if not any(_lives(store, runner) for runner in await store.registers(RUNNERS)):
+    if not await runner_lives(store):
         return False
     if await store.register(f"{SUBMITTED}{name}") is not None:
         return True

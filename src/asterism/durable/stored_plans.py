@@ -37,7 +37,7 @@ from asterism.durable.journal_store import (
     load,
 )
 from asterism.durable.plan_requests import ask_why
-from asterism.durable.plan_submissions import AWAITED, awaited_plan
+from asterism.durable.plan_submissions import awaited_plan
 from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
@@ -48,7 +48,7 @@ from asterism.durable.plan_summaries import (
     running_tasks,
     times_of,
 )
-from asterism.durable.plan_turns import TURN, plan_ahead
+from asterism.durable.plan_turns import plan_ahead
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -135,7 +135,7 @@ async def read_plan(fleet: Fleet, name: str, *, for_thread: bool = False) -> Sto
     paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
     runs = (await open_runs(fleet.store, {name: running_tasks(record.plan)}))[name]
     ahead = None
-    if owner is None and record.head.terms.keys() & {AWAITED, TURN}:
+    if owner is None:
         ahead = await awaited_plan(fleet.store, name) or await plan_ahead(fleet.store, name)
     requests = paused, cancel_request, gone
     return StoredPlan(record, owner, *requests, waiting=waiting, account=account, runs=runs, ahead=ahead)
@@ -264,7 +264,7 @@ def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None, ahead: str
     if stored.owner is None and awaited is not None:
         return Holder("previous", awaited, f"the plan waits until that of the tick before, {awaited}, has succeeded")
     if stored.owner is None and ahead is not None:
-        return Holder("turn", ahead, f"the plan waits for its turn: plan {ahead} of the same file has not ended")
+        return Holder("turn", ahead, f"the plan waits for its turn: plan {ahead} has not ended")
     if stored.owner is None:
         return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None

@@ -23,6 +23,7 @@ from asterism.core.schedule.ticks import Backfill, CalendarTick, TickEntry
 from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_submissions import awaited_plan, read_ticks
+from asterism.durable.runner_registers import runner_lives
 from asterism.fleet import backfills
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
@@ -33,6 +34,7 @@ DAY, DEFAULT_DAYS = 86_400, 30
 """A day in seconds, and how many days of ticks are listed if the beginning is not given."""
 
 NO_COORDINATOR = "No coordinator is running, so nothing is created{}. Start one with: asterism monitor"
+NO_RUNNER = "No process runs the plans. Start one with: asterism monitor"
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -61,9 +63,15 @@ def _tick(entry: TickEntry) -> documents.Tick:
 async def list_schedules(system: LocalSystem, request: NoFields) -> documents.Schedules:
     fleet = system.fleet
     items = [await _document(fleet, schedule) for schedule in await fleet.schedules.all()]
-    idle = bool(items) and await fleet.coordinator() is None
-    advice = [NO_COORDINATOR.format("")] if idle else []
+    advice = await _advice(fleet, plans=any(item.plan is not None for item in items)) if items else []
     return documents.Schedules(items=items, now=fleet.store.clock(), advice=advice)
+
+
+async def _advice(fleet: Fleet, *, plans: bool) -> list[str]:
+    """What to start so that schedules go on."""
+    if await fleet.coordinator() is None:
+        return [NO_COORDINATOR.format("")]
+    return [] if not plans or await runner_lives(fleet.store) else [NO_RUNNER]
 
 
 async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> documents.ScheduleDetails:
@@ -207,12 +215,11 @@ async def cancel_backfill(system: LocalSystem, request: declared.ChangeSchedule)
 
 
 async def _backfill(fleet: Fleet, backfill: Backfill) -> documents.Backfill:
-    idle = backfill.ended_at is None and await fleet.coordinator() is None
     return document_of(
         documents.Backfill,
         backfill,
         time_left=backfill.time_left(fleet.store.clock()),
-        advice=[NO_COORDINATOR.format("")] if idle else [],
+        advice=await _advice(fleet, plans=True) if backfill.ended_at is None else [],
     )
 
 

@@ -178,7 +178,7 @@ def token() -> None:
 @token.command()
 @option(
     "--scope SCOPE",
-    "What it allows (repeatable): observe, operate, series, admin or edit:PLAN.",
+    "What it allows (repeatable): observe, operate, series, event, admin or edit:PLAN.",
     to="scopes",
     multiple=True,
     required=True,

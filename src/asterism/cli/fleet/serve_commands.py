@@ -248,7 +248,7 @@ def serve(
 @click.command()
 @option(
     "--scope SCOPE",
-    "What the client may do (repeatable): observe, operate, series, admin or edit:PLAN.  [default: admin]",
+    "What the client may do (repeatable): observe, operate, series, event, admin or edit:PLAN.  [default: admin]",
     to="scopes",
     multiple=True,
     default=("admin",),
