@@ -80,7 +80,7 @@ function PlanPage({ name }) {
   const version = query.version ? Number(query.version) : null;
   const state = useMemo(() => new PlanState(name, version, query.opened), []);
   const draft = useMemo(() => signal(null), []);
-  useEffect(() => { readPermissions(name).catch((problem) => { state.problem.value = problem; }); return () => state.close(); }, []);
+  useEffect(() => () => state.close(), []);
   useEffect(() => { state.travel(version); }, [version]);
   const view = state.view.value;
   if (!view || !state.layout.value || !knowsPlan(name)) {

@@ -1,5 +1,6 @@
 // The plan that is shown: its view, layout and events. One signal per task, so that an event redraws one task.
 import { connection, follow, get, isAway } from "./api.js";
+import { knowsPlan, readPermissions } from "./permissions.js";
 import { batch, signal } from "./ui.js";
 
 const CALM = 400; // ms between two readings of the view while events arrive
@@ -75,7 +76,8 @@ export class PlanState {
     this.#reading = true;
     try {
       const parts = wanted === null ? ["plans", this.name] : ["plans", this.name, "versions", wanted];
-      const view = { ...(await get(parts, { folded: "true", opened })), opened };
+      const [read] = await Promise.all([get(parts, { folded: "true", opened }), knowsPlan(this.name) || readPermissions(this.name)]);
+      const view = { ...read, opened };
       const before = this.view.peek();
       const known = this.layout.peek();
       const stale = !known || known.version !== view.version || this.name !== known.plan || known.opened !== opened;
