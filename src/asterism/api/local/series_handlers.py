@@ -15,7 +15,7 @@ from asterism.api.operation import NoFields
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed
-from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
+from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
 from asterism.series.register import (
     Change,
     DryRunRegister,
@@ -141,18 +141,14 @@ async def _made(
             step, message = steps.front(request.issue), f"front #{request.issue}"
         case declared.RebuildSeries():
             step, message = steps.rebuild(request.issues, request.active), "rebuild"
+        case declared.PauseSeries():
+            step, message = steps.pause(by, request.reason), "pause"
+        case declared.ResumeSeries():
+            step, message = steps.resume(by), "resume"
         case _:
-            step, message = _plain_step(request, by)
+            step, message = steps.promote(by), "promote"
     repair = isinstance(request, declared.RebuildSeries)
     return await update(register, name, step, signed(f"{message}{why}", by), repair=repair, **limits)
-
-
-def _plain_step(request: declared.Change, by: str) -> tuple[Step, str]:
-    if isinstance(request, declared.PauseSeries):
-        return steps.pause(by, request.reason), "pause"
-    if isinstance(request, declared.ResumeSeries):
-        return steps.resume(by), "resume"
-    return steps.promote(by), "promote"
 
 
 # -- on a store --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from asterism.cli.cli_context import (
     on_system,
     options,
     reason_option,
-    run_interruptible,
     same_system,
     server_of,
     store_option,
@@ -29,7 +28,6 @@ from asterism.cli.cli_context import (
 from asterism.cli.option_types import duration_option, option
 
 if TYPE_CHECKING:
-    from asterism.api.documents import Me
     from asterism.api.system import System
 
 _CODE_OF_LINK = re.compile(r"[?&]code=([A-Za-z0-9_-]+)")
@@ -148,7 +146,10 @@ def whoami(store: str | None, as_json: bool) -> int:
         document = {"server": None, "name": name, "scopes": None, "expires_at": None}
         text = f"{name}, on a store that this machine opens itself: everything is allowed."
         return Answer(document, clean(text)).print(as_json)
-    me = run_interruptible(_who(url))
+    from asterism.api.client import Client
+
+    with Client(url) as client:
+        me = client.me()
     lines = [
         clean(f"{me.name} at {url}"),
         clean(f"  may      {', '.join(me.scopes)}"),
@@ -156,13 +157,6 @@ def whoami(store: str | None, as_json: bool) -> int:
     ]
     known = {"server": url, "name": me.name, "scopes": me.scopes, "expires_at": me.expires_at}
     return Answer(known, "\n".join(lines)).print(as_json)
-
-
-async def _who(url: str) -> Me:
-    from asterism.api.client import AsyncClient
-
-    async with AsyncClient(url) as client:
-        return await client.me()
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def join(
 
     With --server the device reaches its fleet through a server (`asterism serve`) and has no access to the store. The
     first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
-    from asterism.cli.fleet.device_process import DeviceOptions, join_fleet
+    from asterism.cli.fleet.device_process import DeviceOptions, join_fleet, join_server
 
     if option_values["heartbeat_timeout"] < 2 * option_values["heartbeat"]:
         raise click.UsageError(
@@ -119,8 +119,6 @@ def join(
     no_monitor, every = option_values.pop("no_monitor"), option_values.pop("every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **option_values)
     if server is not None:
-        from asterism.cli.fleet.device_process import join_server
-
         if is_given("store") or wanted.peers or wanted.listen is not None:
             raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
         return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)

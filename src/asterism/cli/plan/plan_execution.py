@@ -132,7 +132,8 @@ class WatchedOrchestrator(DurableOrchestrator):
     async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
-        self._warn_of_absent_devices(kept)
+        for line in absent_devices(kept.plan, {session.device: session.can for session in self._joined_devices}):
+            note(line)
         if self.options.external:
             cycles = f"asterism plan cycles {kept.plan.id}{same_system(self.fleet.store.url)}"
             note(f"Edit cycles wait for editors. List them: {cycles}")
@@ -153,10 +154,6 @@ class WatchedOrchestrator(DurableOrchestrator):
     def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
         output = partial(FleetProgress, self.fleet)
         return watched(self, kept.plan, self.screen, plain=self.output.plain, output=output)
-
-    def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
-        for line in absent_devices(kept.plan, {session.device: session.can for session in self._joined_devices}):
-            note(line)
 
 
 async def follow(

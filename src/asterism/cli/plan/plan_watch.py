@@ -10,10 +10,10 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -58,15 +58,13 @@ MOST_NAMES = 5
 WORKS = ("ready", "busy", "resting", "suspended")
 """The states of devices that execute tasks, now or later."""
 
-Value = TypeVar("Value")
-
 
 async def run_at_server(system: System, submit: Callable[[], Awaitable[Plan]], name: str, output: OutputOptions) -> int:
     """Submit a plan, and follow it to its end or until Ctrl-C. ``name`` is its name, if it has not one for each start.
     Returns the exit code."""
     watch = _Watch(system, output)
     try:
-        return await watch.run(lambda: watch.submitted(submit))
+        return await watch.run(watch.submitted(submit))
     except ApiError as error:
         if error.problem != "plan-exists":
             raise
@@ -76,7 +74,7 @@ async def run_at_server(system: System, submit: Callable[[], Awaitable[Plan]], n
 async def watch_plan(system: System, name: str, output: OutputOptions) -> int:
     """Follow a plan to its end or until Ctrl-C. Returns the exit code."""
     watch = _Watch(system, output)
-    return await watch.run(lambda: watch.follow(name))
+    return await watch.run(watch.follow(name))
 
 
 def taken_text(url: str, name: str, state: str, version: int, compared: str, resume: str, retry: str) -> str:
@@ -108,8 +106,8 @@ class _Watch:
         self._submitting = False
         self.name: str | None = None
 
-    async def run(self, begin: Callable[[], Awaitable[Result]]) -> int:
-        result = await work_until_interrupted(_coroutine(begin), self._farewell, asked="")
+    async def run(self, work: Coroutine[Any, Any, Result]) -> int:
+        result = await work_until_interrupted(work, self._farewell, asked="")
         if result is None:
             return await self._detached()
         logs = await logs_to_show(self._system, result, everything=self._output.report is not None)
@@ -120,7 +118,7 @@ class _Watch:
 
     async def submitted(self, submit: Callable[[], Awaitable[Plan]]) -> Result:
         """Once sent, a submission is not interrupted: it would be unknown whether there is a plan."""
-        submission = asyncio.ensure_future(_coroutine(submit))
+        submission = asyncio.ensure_future(submit())
         self._submitting = True
         try:
             plan = await asyncio.shield(submission)
@@ -165,10 +163,6 @@ class _Watch:
             plan = await self._system.show_plan(self.name, tasks=False)
             print_json({"id": plan.name, "state": plan.state, "exit_code": INTERRUPTED, "left": True})
         return INTERRUPTED
-
-
-async def _coroutine(begin: Callable[[], Awaitable[Value]]) -> Value:
-    return await begin()
 
 
 def _missing_devices(plan: Constellation, devices: Collection[Device], url: str) -> list[str]:
