@@ -13,10 +13,8 @@ import pytest
 
 from asterism import Constellation, DeviceAgent, DurableOrchestrator, Fleet, Task, Workflow
 from asterism.agents.acp_executor import AcpAgent
-from asterism.agents.agent_runners import agent_runner
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentRunner
-from asterism.fleet.policy.device_policy import DevicePolicy
 from tests.agents.a2a_server import A2aServer
 from tests.agents.test_acp_executor import PLAIN
 from tests.cli.command_scenes import Scene
@@ -96,7 +94,7 @@ async def test_an_agent_that_is_killed_is_tried_again_and_the_plan_ends(tmp_path
 async def test_a_place_that_is_no_agent_is_refused() -> None:
     for place, why in (("no-such-command", "there is no command 'no-such-command'"), ("'x", "is not valid")):
         with pytest.raises(AsterismError, match=why):
-            await agent_runner(place, DevicePolicy.open())
-    agent = await agent_runner(f"{sys.executable} agent.py", DevicePolicy.open())
+            await AcpAgent.connect(place)
+    agent = await AcpAgent.connect(f"{sys.executable} agent.py")
     assert isinstance(agent, AcpAgent)
     assert agent.argv == [sys.executable, "agent.py"]

@@ -4,7 +4,6 @@
 ``acp_executor``   agents that speak ACP, as child processes: ``AcpAgent``
 ``a2a_executor``   remote agents that speak A2A: ``A2aAgent``
 ``model_worker``   a language model with tools as the agent of a device: ``ModelAgent``
-``agent_runners``  the agent of a device from a command, a URL or the name of a model
 
 The SDKs are extras (``acp``, ``a2a``, ``model``), imported with the first use.
 

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
+import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -61,6 +63,18 @@ class AcpAgent:
         self.argv, self._start_timeout, self._silence = list(argv), start_timeout, silence
         self.can: frozenset[str] = frozenset()
         self.labels: Mapping[str, str] = {"agent": os.path.basename(self.argv[0]), "agent-protocol": "acp"}
+
+    @classmethod
+    async def connect(cls, command: str) -> AcpAgent:
+        """The agent that a command starts. Raises AsterismError if there is none, or if the SDK is not installed."""
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise AsterismError(f"the command of the agent is not valid: {error}") from None
+        if not words or shutil.which(words[0]) is None:
+            raise AsterismError(f"there is no command {words[0] if words else command!r} on this device")
+        await asyncio.to_thread(load_acp)
+        return cls(words)
 
     async def execute(self, work: AgentWork) -> Any:
         acp = await asyncio.to_thread(load_acp)  # a first import takes long, and heartbeats must not wait for it

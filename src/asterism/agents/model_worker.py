@@ -58,6 +58,17 @@ class ModelAgent:
         name = model if isinstance(model, str) else type(model).__name__
         self.labels: Mapping[str, str] = {"agent": name, "agent-protocol": "model"}
 
+    @classmethod
+    async def connect(cls, name: str) -> ModelAgent:
+        """The model of this name, such as ``anthropic:…``. Raises AsterismError if there is no such model, or if its
+        library is not installed."""
+        library = await asyncio.to_thread(load_pydantic_ai)
+        try:
+            await asyncio.to_thread(library.models.infer_model, name)  # a key that is missing is noticed here
+        except (library.UserError, ValueError, ImportError) as error:
+            raise AsterismError(f"the model {name!r} cannot be used: {clean(str(error))}") from None
+        return cls(name)
+
     async def execute(self, work: AgentWork) -> Any:
         library = await asyncio.to_thread(load_pydantic_ai)  # it takes seconds, and heartbeats must not wait
         actions = JudgedActions(work)

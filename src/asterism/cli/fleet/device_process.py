@@ -158,12 +158,15 @@ async def _agent_runner(options: DeviceOptions, policy: DevicePolicy) -> AgentRu
     """What runs the agent of the device, if it has one."""
     if options.agent is None and options.model is None:
         return None
-    from asterism.agents.agent_runners import agent_runner, model_runner  # the dependencies of agents are optional
+    from asterism import agents  # each is imported when it is named: their dependencies are optional
 
-    if options.agent is not None:
-        runner = await agent_runner(options.agent, policy)
+    runner: AgentRunner
+    if options.agent is None:
+        runner = await agents.ModelAgent.connect(options.model or "")
+    elif options.agent.lower().startswith(("http://", "https://")):
+        runner = await agents.A2aAgent.connect(options.agent, policy)
     else:
-        runner = await model_runner(options.model or "")
+        runner = await agents.AcpAgent.connect(options.agent)
     allowed = ", ".join(policy.rules.permissions) or "nothing (see 'permissions' in the device policy file)"
     log.info("agent %s; it may ask for %s", runner.labels.get("agent"), allowed)
     return runner
