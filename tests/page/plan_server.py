@@ -81,6 +81,7 @@ class PlanScene:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.away = False
         self.audit: list[dict[str, Any]] = []
+        self.checked = {"valid": True, "name": "plan-1", "tasks": 1, "dependencies": 0, "params": [], "findings": []}
         self.scopes = ["admin"]
         self.paused: str | None = None
         self.resumed: list[str] = []
@@ -304,6 +305,8 @@ class PlanServer:
         if "x-asterism-page" not in request.headers:
             return JSONResponse({"title": "Unauthorized", "detail": "no key of the page"}, 401)
         self.scene.posted.append((path, body))
+        if path == "plan-checks":
+            return JSONResponse(self.scene.checked)
         if path.endswith("/edits") or path.endswith("/answer"):
             try:
                 batch = EditBatch.from_json({"author": "ann", **{name: body[name] for name in ("edits", "reason")}})

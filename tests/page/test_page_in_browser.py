@@ -36,6 +36,7 @@ VIEWS = {
     "series": "#/fleet/series",
     "notices": "#/fleet/notices",
     "audit": "#/fleet/audit",
+    "submit": "#/submit",
 }
 LANDMARKS = {
     "graph": ".box",
@@ -45,6 +46,8 @@ LANDMARKS = {
     "calendar": ".day.today.tick-running",
     "past": ".box",
     "approval": ".mark-added",
+    "submit": "#findings .good",
+    "audit": "table",
 }
 NASTY = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 

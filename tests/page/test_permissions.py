@@ -21,6 +21,7 @@ SCOPES = ("observe", "operate", "series", "event", "admin", "edit:release", "edi
 
 VIEWS = {
     "#/plans": ".plans",
+    "#/submit": ".submit-form, .plans",
     "#/plans/release/graph": ".box",
     "#/plans/release/graph?task=notes": ".drawer-status",
     "#/plans/release/graph?task=fetch": ".drawer-status",
@@ -35,7 +36,7 @@ VIEWS = {
 OFFERED = {
     *("edit_plan", "undo_edit", "approve_edit", "refuse_edit", "claim_cycle", "answer_cycle", "decide_budget"),
     *("pause_plan", "resume_plan", "cancel_plan", "retry_plan", "pause_schedule", "resume_schedule", "run_schedule"),
-    *("act_on_runs", "pause_run", "resume_run", "cancel_run", "retry_run"),
+    *("submit_plan", "check_plan", "act_on_runs", "pause_run", "resume_run", "cancel_run", "retry_run"),
 }
 """What the page offers to somebody who may do everything, in the views of the scenes below."""
 

@@ -69,13 +69,13 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def submit(page: Any, plan: str) -> None:
-    script = """async (text) => {
+def submit(page: Any, plan: str, file: str = "") -> None:
+    script = """async ({ text, file }) => {
         const key = localStorage.getItem("asterism-page-key");
         const headers = { "Content-Type": "application/json", "X-Asterism-Page": key };
-        return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ text }) })).status;
+        return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ text, file }) })).status;
     }"""
-    assert page.evaluate(script, plan) == 201
+    assert page.evaluate(script, {"text": plan, "file": file}) == 201
 
 
 def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask("GET", path)
         await ask("POST", "/plans", {"text": plan_text("a", "b")})
         await ask("POST", "/plans", {"text": "tasks: 1"})
+        await ask("POST", "/plan-checks", {"text": plan_text("a"), "params": {"x": 1}})
         await ask("GET", "/plans/{plan}", plan="nothing")
         plan = {"plan": "nightly"}
         await ended(client)

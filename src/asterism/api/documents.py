@@ -306,6 +306,38 @@ class PlanSummary(PlanHead):
     error: str | None = None
 
 
+class PlanParameter(Document):
+    """A parameter that a plan file declares."""
+
+    name: str
+    type: str
+    description: str
+    choices: list[Any] | None
+    default: Any
+    required: bool
+
+
+class PlanFinding(Document):
+    """A mistake in a plan file, or with ``warning`` what may be one. ``file`` is that of an included file."""
+
+    line: int
+    text: str
+    warning: bool
+    file: str
+
+
+class CheckedPlan(Document):
+    """What a plan file would make. ``valid`` is whether it can be submitted once its parameters have values, ``name``
+    the one that a plan would get now."""
+
+    valid: bool
+    name: str | None
+    tasks: int
+    dependencies: int
+    params: list[PlanParameter]
+    findings: list[PlanFinding]
+
+
 class AttemptTimes(Document):
     """When an attempt was created, assigned to a device, begun and ended, as far as it has come."""
 

@@ -86,7 +86,8 @@ class Operation(Generic[Parameters, Request, Answer]):
     and the path below the prefix of the API, with fields of the request in braces. ``needs`` is what the scopes of the
     caller have to satisfy (``credentials.py``); by default its path says it. ``edits``: it counts against the edits per
     minute of a caller. ``secret``: its answer has a secret, so no server keeps it for a repeated request. ``once``: no
-    client repeats it, as a login, whose code the first request uses up."""
+    client repeats it, as a login, whose code the first request uses up. ``reads``: it changes nothing, though it is no
+    GET, since its request is long."""
 
     request: Callable[Parameters, Request]
     answer: type[Answer]
@@ -97,6 +98,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     edits: bool = False
     secret: bool = False
     once: bool = False
+    reads: bool = False
     name: str = field(default="", init=False)
     noun: str = field(default="", init=False)
 
@@ -121,7 +123,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     @property
     def changes(self) -> bool:
         """Whether it changes something."""
-        return self.method != "GET"
+        return self.method != "GET" and not self.reads
 
     @cached_property
     def function(self) -> Callable[[Any, Request], Awaitable[Answer]]:

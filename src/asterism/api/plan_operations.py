@@ -123,6 +123,15 @@ class SubmitPlan(Request):
     reason: Reason = ""
 
 
+class CheckPlan(Request):
+    """A parameter without a value is no mistake here."""
+
+    text: Annotated[str, Limit(max_length=2_000_000), Doc("The text of a plan file.")]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    includes: Includes = field(default_factory=dict)
+
+
 MOST_TASKS = 1000
 """How many tasks one page lists."""
 
@@ -241,6 +250,14 @@ class RetryPlan(OnePlan):
 
 class PlanOperations:
     submit_plan = Operation(SubmitPlan, documents.Plan, "Submit a plan.", "POST /plans", status=201)
+    check_plan = Operation(
+        CheckPlan,
+        documents.CheckedPlan,
+        "Every mistake in a plan file, with its line, and its parameters. Nothing is stored.",
+        "POST /plan-checks",
+        needs="operate",
+        reads=True,
+    )
     show_plan = Operation(ShowPlan, documents.Plan, "A plan as it is now.", "GET /plans/{plan}")
     list_tasks = Operation(
         ListTasks,

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson
@@ -100,6 +102,18 @@ def declarations(head: models.Head, data: YamlMapping, file: str, mistakes: list
         problems += [("a choice", of_type.problem(choice)) for choice in declaration.choices or ()]
         mistakes += [declaration.mistake(f"{what} {problem}") for what, problem in problems if problem is not None]
     return declared
+
+
+def declared_parameters(text: str) -> list[Declaration]:
+    """The parameters in the text of a plan file, whatever else is wrong with it; none if they are not valid."""
+    data, _ = parse_yaml(text)
+    if not isinstance(data, YamlMapping):
+        return []
+    try:
+        head = models.Head.model_validate({"asterism": 1, "params": data.get("params")})
+    except ValidationError:
+        return []
+    return list(declarations(head, data, "", []).values())
 
 
 def _declaration(name: str, parameter: Any, file: str, line: int) -> Declaration:

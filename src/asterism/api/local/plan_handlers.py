@@ -315,6 +315,26 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     return plan_documents.view(await read_plan(system.fleet, plan.id), now=system.fleet.store.clock(), tasks=False)
 
 
+async def check_plan(system: LocalSystem, request: declared.CheckPlan) -> documents.CheckedPlan:
+    from asterism.api.local.schedule_handlers import examine_plan_text  # with YAML
+    from asterism.planfile.parameters import GivenParameters, declared_parameters
+
+    name = PurePath(request.file).stem or "plan"
+    given = GivenParameters(request.params, required=False)
+    plan_file, mistakes = await examine_plan_text(request.text, name, given, request.includes)
+    plan = None if plan_file is None else plan_file.constellation
+    findings = [document_of(documents.PlanFinding, mistake) for mistake in mistakes]
+    params = await asyncio.to_thread(declared_parameters, request.text)
+    return documents.CheckedPlan(
+        valid=plan is not None,
+        name=None if plan_file is None else next(plan_file.names(None)),
+        tasks=0 if plan is None else len(plan),
+        dependencies=0 if plan is None else sum(1 for _ in plan.dependencies),
+        params=[document_of(documents.PlanParameter, parameter) for parameter in params],
+        findings=findings,
+    )
+
+
 def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
     try:
         return [parse(text) for text in texts]

@@ -17,6 +17,7 @@ from asterism.api.operation import NoFields
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
+from asterism.base.yaml_lines import Mistake
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import parse_time, time_until
 from asterism.core.schedule.ticks import Backfill, CalendarTick, TickEntry
@@ -243,9 +244,16 @@ async def read_plan_text(
     """A plan file. ``includes`` are the texts of the files that it includes, by their paths from its folder; with
     ``only`` the plan has these tasks and what they need; ``tick`` and ``scheduled`` are as for ``loader.load``. A large
     one takes seconds, and is read in a thread. Raises BadPlan and InvalidTick."""
-    options: dict[str, Any] = {"params": params, "texts": includes, "only": only, "tick": tick, "scheduled": scheduled}
-    read = partial(loader.examine, text, name, fleet=True, **options)
-    plan_file, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    options: dict[str, Any] = {"only": only, "tick": tick, "scheduled": scheduled}
+    plan_file, mistakes = await examine_plan_text(text, name, params, includes, **options)
     if plan_file is None:
         raise loader.BadPlan("the plan file", mistakes)
     return plan_file
+
+
+async def examine_plan_text(
+    text: str, name: str, params: loader.Params, includes: Mapping[str, str], **options: Any
+) -> tuple[loader.PlanFile | None, list[Mistake]]:
+    """The same, or None, and all mistakes and warnings. Raises InvalidTick."""
+    read = partial(loader.examine, text, name, params=params, texts=includes, fleet=True, **options)
+    return await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()

@@ -11,6 +11,7 @@ import { Person } from "./person.js";
 import { PlanState } from "./plan_state.js";
 import { PlanView } from "./plan_view.js";
 import { PlansView } from "./plans_view.js";
+import { SubmitView } from "./submit_view.js";
 import { TimeTravel } from "./time_travel.js";
 import { TimelineView } from "./timeline_view.js";
 import { html, render, signal, useEffect, useMemo, useState } from "./ui.js";
@@ -18,7 +19,7 @@ import { ENDED_STATES, words } from "./words.js";
 
 const VIEWS = { graph: "Plan", timeline: "Timeline", edits: "Edits" };
 const KEYS = [["/", "search tasks"], ["g, then arrow keys", "walk through the graph"], ["Enter", "open a task"], ["Escape", "close the drawer"], ["+  −  0", "zoom in, zoom out, fit"],
-  ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["[  ]", "earlier, later version"], ["?", "this list"]];
+  ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["n", "new plan"], ["[  ]", "earlier, later version"], ["?", "this list"]];
 
 // -- theme: as the system has it, unless the person chose one ---------------------------------------------------------
 const theme = signal(localStorage.getItem("asterism-theme") ?? "");
@@ -38,7 +39,7 @@ function Page() {
   useEffect(() => {
     const keys = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
-      const act = { "?": () => setHelp(true), p: () => go(["plans"]), d: () => go(["fleet", "devices"]) }[event.key]
+      const act = { "?": () => setHelp(true), p: () => go(["plans"]), d: () => go(["fleet", "devices"]), n: () => may("submit_plan") && go(["submit"]) }[event.key]
         ?? (plan && { 1: () => go(["plans", plan, "graph"]), 2: () => go(["plans", plan, "timeline"]), 3: () => go(["plans", plan, "edits"]),
           "[": () => document.querySelector(".travel button[aria-label='Earlier version']")?.click(), "]": () => document.querySelector(".travel button[aria-label='Later version']")?.click() }[event.key]);
       if (act) { event.preventDefault(); act(); }
@@ -46,7 +47,7 @@ function Page() {
     addEventListener("keydown", keys);
     return () => removeEventListener("keydown", keys);
   });
-  const view = plan ? VIEWS[parts[2]] ?? "Plan" : parts[0] === "fleet" ? "Fleet" : "Plans";
+  const view = plan ? VIEWS[parts[2]] ?? "Plan" : parts[0] === "fleet" ? "Fleet" : parts[0] === "submit" ? "New plan" : "Plans";
   useEffect(() => { document.title = `${plan ? `${plan}: ${view}` : view} – Asterism`; }, [plan, view]);
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <${Header} plan=${plan} view=${view} help=${() => setHelp(true)} />
@@ -72,7 +73,7 @@ const SignedOut = () => html`<div class="column"><${Empty} title="You are not si
 function FleetPage({ view }) {
   const fleet = useMemo(() => new FleetState(), []);
   useEffect(() => () => fleet.close(), []);
-  return html`<main id="main" tabindex="-1">${view === "Fleet" ? html`<${FleetView} fleet=${fleet} />` : html`<${PlansView} fleet=${fleet} />`}</main>`;
+  return html`<main id="main" tabindex="-1">${view === "Fleet" ? html`<${FleetView} fleet=${fleet} />` : view === "New plan" && may("submit_plan") ? html`<${SubmitView} />` : html`<${PlansView} fleet=${fleet} />`}</main>`;
 }
 
 function PlanPage({ name }) {

@@ -1,10 +1,11 @@
 // The plans of the store.
 import { address, addressOf, setQuery } from "./address.js";
 import { get, me } from "./api.js";
-import { Command, Empty, Failure, Status, useList } from "./parts.js";
+import { Command, Empty, Failure, Status, table, useList } from "./parts.js";
 import { may } from "./permissions.js";
-import { html } from "./ui.js";
-import { ago, mark, plural, words } from "./words.js";
+import { RecentEnds, recentOf } from "./recent_ends.js";
+import { html, useState } from "./ui.js";
+import { clock, duration, plural, words } from "./words.js";
 
 // What a person has to decide.
 const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "edit")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
@@ -21,17 +22,54 @@ function OwnPlans() {
     <ul class="plain-list">${plans.map((name) => html`<li><a href=${addressOf(["plans", name, "graph"])}>${name}</a></li>`)}</ul><//></div>`;
 }
 
+const PAGE = 100;
+
+async function readPlans(filter, limit) {
+  for (let items = [], after; ;) {
+    const page = await get(["plans"], { ...filter, after, limit: Math.min(limit - items.length, PAGE) });
+    items = [...items, ...page.items];
+    after = page.next;
+    if (!after || items.length >= limit) return { items, next: after };
+  }
+}
+
 function PlanList({ fleet }) {
   const { query } = address.value;
-  const { items, problem, read } = useList(async () => (await get(["plans"], { limit: 500, ...(query.search ? { name: query.search } : {}) })).items, [fleet.changed.value, query.search]);
-  if (problem && !items) return html`<div class="column"><${Failure} problem=${problem} retry=${read} /></div>`;
-  if (!items) return html`<p class="loading">Loading…</p>`;
-  return html`<div class="column"><div class="row-head"><h2>Plans</h2><span class="spring"></span>
-      <label class="search"><span class="visually-hidden">Search plans</span><input type="search" placeholder="Search plans" value=${query.search ?? ""} onInput=${(event) => setQuery({ search: event.target.value })} /></label></div>
-    ${!items.length && !query.search && html`<${Empty} title="No plan yet."><p>To run a plan and watch it here:</p><${Command} text="asterism run plan.yaml --serve" /><p>Or to run one in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" /><//>`}
-    ${!items.length && query.search && html`<${Empty} title="No plan matches." />`}
-    <ul class="plans">${items.map((one) => html`<li key=${one.name}><a class="plan-card" href=${addressOf(["plans", one.name, "graph"])}>
-      <span class="plan-title"><b>${one.name}</b>${attention(one).map((text) => html` <span class="attention">${text}</span>`)}</span><${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />
-      <span class="plan-counts">${Object.entries(one.counts ?? {}).filter(([, number]) => number).map(([status, number]) => html`<span class=${`is-${status}`} title=${words(status)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")}<span class="visually-hidden"> ${words(status)}</span></span>`)}</span>
-      <span class="note">version ${one.version ?? 0}${one.started_at ? `, started ${ago(one.started_at)}` : ""}</span></a></li>`)}</ul></div>`;
+  const filter = { name: query.search, tag: query.tag };
+  const [limit, setLimit] = useState(PAGE);
+  const { items: page, problem, read } = useList(() => readPlans(filter, limit), [fleet.changed.value, query.search, query.tag, limit]);
+  if (problem && !page) return html`<div class="column"><${Failure} problem=${problem} retry=${read} /></div>`;
+  if (!page) return html`<p class="loading">Loading…</p>`;
+  const { items } = page;
+  const filtered = query.search || query.tag;
+  const recent = recentOf(items);
+  return html`<div class="column wide plans"><div class="row-head"><h2>Plans</h2>
+      ${query.tag && html`<button onClick=${() => setQuery({ tag: "" })} aria-label=${`Show plans without the tag ${query.tag}, too`}>tag ${query.tag} ✕</button>`}<span class="spring"></span>
+      <label class="search"><span class="visually-hidden">Search plans</span><input type="search" placeholder="Search plans" value=${query.search ?? ""} onInput=${(event) => setQuery({ search: event.target.value })} /></label>
+      ${may("submit_plan") && html`<a class="button" data-operation="submit_plan" href="#/submit">New plan</a>`}</div>
+    ${!items.length && !filtered && html`<${Empty} title="No plan yet.">${may("submit_plan") && html`<p>Press “New plan”, or run one in a terminal, in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" />`}<//>`}
+    ${!items.length && filtered && html`<${Empty} title="No plan matches." />`}
+    ${items.length > 0 && table("Plans", ["Plan", "State", "Progress", "Last five", "Took", "Started", "Ended", "Run by"], items.map((one) => ({ key: one.name, cells: [
+      html`<a href=${addressOf(["plans", one.name, "graph"])}>${one.name}</a>${attention(one).map((text) => html` <span class="attention">${text}</span>`)}${(one.tags ?? []).map((tag) => html` <button class="tag" aria-label=${`Only plans with the tag ${tag}`} onClick=${() => setQuery({ tag })}>${tag}</button>`)}`,
+      html`<${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />`, html`<${Progress} plan=${one} />`, html`<${RecentEnds} plans=${recent.get(one.name)} />`,
+      one.started_at ? duration((one.ended_at ?? Date.now() / 1000) - one.started_at) : "", clock(one.started_at), clock(one.ended_at), one.owner ?? ""] })))}
+    ${page.next && html`<p><button onClick=${() => setLimit(limit + 2 * PAGE)}>Show more</button></p>`}</div>`;
+}
+
+const ORDER = ["completed", "failed", "cancelled", "running", "starting", "queued", "waiting", "pending"];
+
+// How many tasks have ended, as a bar with the parts of each status, and in words.
+function Progress({ plan }) {
+  const counts = Object.entries(plan.counts ?? {}).filter(([, number]) => number).sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
+  const all = counts.reduce((sum, [, number]) => sum + number, 0);
+  if (!all) return null;
+  let at = 0;
+  const parts = counts.map(([status, number]) => {
+    const width = (100 * number) / all;
+    at += width;
+    return html`<rect class=${`is-${status}`} x=${at - width} width=${width} height="6" />`;
+  });
+  const text = counts.map(([status, number]) => `${number.toLocaleString("en")} ${words(status)}`).join(", ");
+  return html`<span class="progress" title=${text}><span>${(plan.done ?? 0).toLocaleString("en")} of ${all.toLocaleString("en")}</span>
+    <svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">${parts}</svg><span class="visually-hidden">${text}</span></span>`;
 }
