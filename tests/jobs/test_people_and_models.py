@@ -1,46 +1,51 @@
 """Jobs 11, 12, 14, 16 to 20 and 24: the page and its API, rights, Python, models, agents, and the first hour.
 
-Most of these have whole folders of tests. Here are the first things that a user checks."""
+Most of these have whole folders of tests. Here are the first things that a user does."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import shlex
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+from mcp import Client
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
+from asterism.cli.top.top_app import SystemThread, Top
+from tests.agents.test_acp_executor import PLAIN
+from tests.cli.cli_scenes import read_until
 from tests.cli.server_thread import server_thread
-from tests.jobs.desk import ROOT, Desk
-
-TESTED_ELSEWHERE = {
-    "11 the page": "tests/page",
-    "14 top": "tests/cli/test_top.py",
-    "18 a model editor": "tests/cli/test_model_story.py",
-    "19 MCP": "tests/mcp",
-    "20 an agent": "tests/agents",
-}
+from tests.cli.test_mcp_commands import server as mcp_process
+from tests.cli.test_model_commands import MODEL, served
+from tests.cli.test_top import rows
+from tests.jobs.desk import Desk
+from tests.mcp.mcp_scenes import call
+from tests.models.model_server import Reply
+from tests.process_scenes import PATIENCE, ended
 
 
-@pytest.mark.parametrize("place", TESTED_ELSEWHERE.values(), ids=TESTED_ELSEWHERE)
-def test_other_jobs_have_tests_of_their_own(place: str) -> None:
-    assert (ROOT / place).exists()
-
-
+@pytest.mark.slow
 def test_11_200_tasks_on_a_server_are_watched_edited_and_read_again(desk: Desk) -> None:
+    """The page itself is in tests/page."""
     desk.write("wide.yaml", "tasks:\n  each: {foreach: {range: [1, 200]}, shell: 'echo $item'}\n")
     assert "200 pending" in desk.sh("show wide.yaml")
-    desk.write("small.yaml", "tasks:\n  one: {shell: echo 1}\n")
-    desk.sh("run small.yaml --id small --plain")
     with server_thread(desk.url) as server:
         there = {"ASTERISM_STORE": server.url, "ASTERISM_TOKEN": server.token("operate")}
-        desk.sh('plan edit small --add \'{"id": "two", "shell": "echo 2", "after": "one"}\' --reason more', **there)
-        assert "one" in desk.sh("plan history small 0", **there)
-        assert "two" not in desk.sh("plan history small 0", **there)
-        assert "two" in desk.sh("plan history small 1", **there)
-        assert "more" in desk.sh("plan history small", **there)
-        assert desk.sh("plan logs small one", **there) == "1\n"
+        with desk.process("run", "wide.yaml", "--store", desk.url, "--id", "wide", "--plain") as process:
+            read_until(process, "wide started with")
+            assert "wide ended: completed" in desk.sh("plan watch wide --plain", **there)
+            assert ended(process)[0] == 0
+        assert "each  200 completed" in desk.sh("plan show wide", **there)  # one task, until it is opened
+        assert "201 tasks, 200 dependencies" in desk.sh("plan show wide --open each", **there)
+        desk.sh('plan edit wide --add \'{"id": "two", "shell": "echo 2", "after": "each"}\' --reason more', **there)
+        assert "two" not in desk.sh("plan history wide 0", **there)
+        assert "two" in desk.sh("plan history wide 1", **there)
+        assert "more" in desk.sh("plan history wide", **there)
+        assert desk.sh("plan logs wide 'each[200]'", **there) == "200\n"
 
 
 def test_12_a_second_person_may_only_read(desk: Desk) -> None:
@@ -53,6 +58,19 @@ def test_12_a_second_person_may_only_read(desk: Desk) -> None:
         desk.sh("plan remove small", code=64, **there)
         assert "operate" in desk.said  # which right is missing
         assert "small" in desk.sh("plan list", **there)
+
+
+def test_14_top(desk: Desk) -> None:
+    desk.write("small.yaml", "tasks:\n  one: {shell: echo 1}\n")
+    desk.sh(f"run small.yaml --store {desk.url} --id small --plain")
+
+    async def look() -> None:
+        with SystemThread(desk.url) as system:
+            async with asyncio.timeout(PATIENCE), Top(system, "plans").run_test(size=(80, 24)) as pilot:
+                while not any("small" in row and "1/1" in row for row in rows(pilot)):
+                    await pilot.pause(0.05)
+
+    asyncio.run(look())
 
 
 def test_16_a_plan_in_python(desk: Desk) -> None:
@@ -108,6 +126,38 @@ def test_17_an_executor_and_an_editor_of_ones_own(desk: Desk) -> None:
     assert {task.id: (task.value, task.device) for task in result} == dict.fromkeys(
         ("once", "again"), ("printed", "printer")
     )
+
+
+def test_18_a_model_repairs_a_plan(desk: Desk) -> None:
+    """Budgets, approvals and refusals are in tests/models and tests/cli/test_model_story.py."""
+    desk.write("plan.yaml", "id: logs\ntasks:\n  compare: {shell: exit 3}\n")
+    again = {"op": "add_task", "task": {"id": "again", "shell": "echo the same"}}
+    repairs = {"op": "add_dependency", "source": "compare", "target": "again", "on": "failure", "handled": True}
+    with served(Reply.edits(again, repairs)) as server:
+        model = f"--editor model --model {MODEL} --budget '$2 9calls'"
+        said = desk.sh(f"run plan.yaml --store {desk.url} --plain {model}", **server.environment)
+    assert "repaired" in said
+    assert "the same" in said
+    assert "1 of 9 calls" in desk.sh("plan budget logs") or "9 calls" in desk.said
+
+
+async def test_19_a_client_of_mcp_plans_watches_and_edits(desk: Desk) -> None:
+    text = "asterism: 1\nid: nightly\ntasks: {one: {shell: echo 1}}\n"
+    add = {"op": "add_task", "task": {"id": "two", "shell": "echo 2"}}
+    with (desk.folder / "log").open("w") as log:
+        async with asyncio.timeout(PATIENCE), Client(mcp_process(desk, log, "--local", "2", "--by", "ann")) as client:
+            done = await call(client, "submit_plan", text=text, follow=True)
+            assert (done["ended"], done["counts"]) == (True, {"completed": 1})
+            assert (await call(client, "edit_plan", plan="nightly", edits=[add], reason="more"))["version"] == 1
+            [listed] = (await call(client, "list_plans"))["items"]
+            assert (listed["name"], listed["tasks"]) == ("nightly", 2)
+
+
+def test_20_an_agent_is_a_device(desk: Desk) -> None:
+    steps = json.dumps([{"say": "hello"}])
+    desk.write("ask.yaml", f"tasks:\n  ask: {{agent: {json.dumps(steps)}}}\n")
+    with desk.beside("store init", f"device join coder --agent '{shlex.join(PLAIN)}'"):
+        assert desk.sh("run ask.yaml --no-local --result ask") == "hello\n"
 
 
 def test_24_the_first_hour(desk: Desk) -> None:
