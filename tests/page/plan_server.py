@@ -82,6 +82,7 @@ class PlanScene:
         self.away = False
         self.audit: list[dict[str, Any]] = []
         self.checked = {"valid": True, "name": "plan-1", "tasks": 1, "dependencies": 0, "params": [], "findings": []}
+        self.denied = ""
         self.scopes = ["admin"]
         self.paused: str | None = None
         self.resumed: list[str] = []
@@ -196,6 +197,8 @@ class PlanServer:
 
     def _json(self, answer: Any) -> Any:
         async def respond(request: Request) -> Response:
+            if self.scene.denied:
+                return JSONResponse({"title": "Forbidden", "detail": self.scene.denied}, 403)
             return Response(status_code=503) if self.scene.away else JSONResponse(answer(request))
 
         return respond

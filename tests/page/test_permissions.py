@@ -111,3 +111,11 @@ def test_the_header_has_the_name_and_the_way_out(browser: Any) -> None:
             page.get_by_text("You are not signed in.").wait_for()
             assert ("logout", {}) in scene.posted
             assert page.get_by_role("link", name="Plans").count() == 0
+
+
+def test_somebody_without_any_scope_is_told_so(browser: Any) -> None:
+    scene = release_scene()
+    scene.denied = "you are logged in as ann, but none of your groups may do anything here"
+    with served(scene) as url, opened(browser, url, failures=True) as page:
+        page.get_by_text("none of your groups").wait_for()
+        assert page.get_by_role("alert").count() == 0

@@ -26,7 +26,7 @@ export function AuditView() {
     ${page && !page.items.length && html`<${Empty} title="No entry matches." />`}
     ${page?.items.length > 0 && table("Audit log", ["Operation", "Outcome", "Who", "What", "Why", "From", "When"], page.items.map((one) => ({ key: one.id, cells: [
       words(one.operation), html`<${Status} status=${LOOKS[one.outcome]} text=${one.outcome} />`, html`<span title=${`${one.kind} ${one.credential}`}>${one.by}</span>`, target(one),
-      html`${one.reason}${one.reason && one.detail && html`<br />`}<small>${one.detail}</small>`, one.address || one.kind, html`<time>${clock(one.at)}</time>`] })))}
+      (one.reason || one.detail) && html`<span>${one.reason}${one.reason && one.detail && html`<br />`}${one.detail && html`<small>${one.detail}</small>`}</span>`, one.address || one.kind, html`<time>${clock(one.at)}</time>`] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(Math.min(1000, limit + 200))} disabled=${limit >= 1000}>Show more</button></p>`}</div>`;
 }
 

@@ -30,6 +30,8 @@ function setTheme(name) {
   document.documentElement.dataset.theme = name;
 }
 document.documentElement.dataset.theme = theme.value;
+// Why somebody who is known may do nothing: a person without a group, behind a proxy.
+const denied = signal("");
 const isDark = () => theme.value === "dark" || (!theme.value && matchMedia("(prefers-color-scheme: dark)").matches);
 
 function Page() {
@@ -52,7 +54,8 @@ function Page() {
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <${Header} plan=${plan} view=${view} help=${() => setHelp(true)} />
     ${connection.value === "lost" && html`<p class="banner" role="alert">The connection to the server is lost. The page shows the last known state and tries again.</p>`}
-    ${connection.value === "signed out" ? html`<main id="main" tabindex="-1"><${SignedOut} /></main>`
+    ${denied.value ? html`<main id="main" tabindex="-1"><div class="column"><${Empty} title="You may not use this server."><p>${denied.value}</p><p><button onClick=${() => location.reload()}>Try again</button></p><//></div></main>`
+    : connection.value === "signed out" ? html`<main id="main" tabindex="-1"><${SignedOut} /></main>`
     : plan ? html`<${PlanPage} key=${plan} name=${plan} />` : html`<${FleetPage} view=${view} />`}
     ${help && html`<${Dialog} title="Keyboard" close=${() => setHelp(false)}><dl class="keys">${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl><//>`}`;
 }
@@ -114,7 +117,10 @@ function PlanBar({ state, view, edit }) {
 
 if (!location.hash) history.replaceState(null, "", "#/plans");
 address.value = { ...address.value, ...(address.value.parts.length ? {} : { parts: ["plans"] }) };
-await Promise.all([signIn(), readPermissions()]).catch((problem) => { if (problem.status !== 401) connection.value = "lost"; });
+await Promise.all([signIn(), readPermissions()]).catch((problem) => {
+  if (problem.status === 403) denied.value = problem.message;
+  else if (problem.status !== 401) connection.value = "lost";
+});
 const root = document.getElementById("page");
 root.replaceChildren();
 render(html`<${Page} />`, root);
