@@ -34,35 +34,28 @@ def test_edits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Page:
-    """A page with so many boxes, a note, and counts."""
+    """A page that draws so many tasks, and shows counts."""
 
-    def __init__(self, boxes: int = 0, note: str = "", counts: str = "") -> None:
-        self.boxes, self.texts = boxes, {".graph-note": note, ".counts": counts}
+    def __init__(self, drawn: int = 0, counts: str = "") -> None:
+        self.drawn, self.counts = drawn, counts
+
+    def evaluate(self, script: str) -> int:
+        return self.drawn
 
     def locator(self, name: str) -> Any:
-        page, text = self, self.texts.get(name, "")
+        return self
 
-        class Located:
-            def count(self) -> int:
-                return page.boxes
-
-            def inner_text(self) -> str:
-                return text
-
-        return Located()
+    def inner_text(self) -> str:
+        return self.counts
 
     def wait_for_timeout(self, milliseconds: float) -> None:
         pass
 
 
 def test_a_page_that_does_not_draw_every_task_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    canvas = "canvas.graph-canvas"
-    web_page.check_drawn(_Page(boxes=3), web_page.BOX, 3)
-    web_page.check_drawn(_Page(note="2,000 tasks drawn without names"), canvas, 2000)
+    web_page.check_drawn(_Page(drawn=3), 3)
     with pytest.raises(AssertionError, match="2 of 3 tasks are drawn"):
-        web_page.check_drawn(_Page(boxes=2), web_page.BOX, 3)
-    with pytest.raises(AssertionError, match="1,999 tasks drawn"):
-        web_page.check_drawn(_Page(note="1,999 tasks drawn without names"), canvas, 2000)
+        web_page.check_drawn(_Page(drawn=2), 3)
     web_page.check_counts(_Page(counts="●\n2,000 completed"), 2000)
     monkeypatch.setattr(web_page, "SHOWN_WITHIN", 0.001)
     for counts in ("● 1,950 completed ● 50 running", "● 2,000 running", ""):
@@ -87,6 +80,6 @@ def test_every_task_starts_and_completes_once(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 def test_the_browser_shows_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_page, "SECONDS", 0.5)
-    watched = web_page._watch(60, web_page.BOX)
-    assert (watched.tasks, watched.drawn) == (60, "SVG")
-    assert "| 60 | SVG | " in web_page.browser_text([watched])
+    watched = web_page._watch(60)
+    assert (watched.tasks, watched.shown) == (60, "overview")
+    assert "| 60 | overview | " in web_page.browser_text([watched])

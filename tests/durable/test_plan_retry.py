@@ -62,6 +62,17 @@ async def test_a_failed_plan_is_retried_and_completed_work_is_not_done_again(sta
     assert keys == ["plan:nightly/a/1", "plan:nightly/b/2", "plan:nightly/b/3", "plan:nightly/c/4"]
 
 
+async def test_a_dry_run_tells_what_would_run_again_and_writes_nothing(stage: Stage) -> None:
+    await failed(stage)
+    before, revision = await read_head(stage.store, "nightly")
+    reopened = await reopen_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=MEND, submit=True, dry_run=True)
+    assert set(reopened.tasks) == {"b", "c"}
+    assert await read_head(stage.store, "nightly") == (before, revision)
+    wrong = EditBatch((edits.UpdateTask("a", call=WORKS),), "ann")
+    with pytest.raises(EditRejected):
+        await reopen_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=wrong, dry_run=True)
+
+
 async def test_it_may_fail_again_and_be_retried_again(stage: Stage) -> None:
     await failed(stage)
     for _ in range(2):

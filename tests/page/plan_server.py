@@ -322,6 +322,8 @@ class PlanServer:
                 return JSONResponse(
                     {"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422
                 )
+        if path.endswith("/retry"):
+            return JSONResponse({"tasks": [*body["from_tasks"], "package"], "version": self.scene.plan.version})
         if path.endswith("/answer"):
             self.scene.cycles.clear()
         if "/approvals/" in path:

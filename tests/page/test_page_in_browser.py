@@ -106,7 +106,7 @@ SEES_THE_CHANGE = """() => new MutationObserver(() => {
 def test_every_kind_of_edit_is_shown_in_the_graph_before_it_is_applied(browser: Any) -> None:
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans/release/graph?task=publish") as page:
-        page.get_by_role("button", name="Change", exact=True).click()
+        page.get_by_role("button", name="Edit publish").click()
         expect(page.get_by_label("Command")).to_have_value("make publish", timeout=1000 * PATIENCE)
         page.get_by_label("Command").fill("make publish-all")
         for kind, fields in {
@@ -577,13 +577,13 @@ def test_script_that_got_into_the_page_does_not_run(
 def test_filters_and_folds_are_in_the_address(browser: Any) -> None:
     with served(release_scene()) as url, opened(browser, url, "#/plans/release/graph") as page:
         page.get_by_role("button", name="Collapse groups").click()
-        page.get_by_role("button", name="test: 6 tasks, collapsed").wait_for()
+        page.get_by_role("button", name=re.compile("test: 6 tasks, collapsed")).wait_for()
         assert page.locator("[data-box=test-1]").count() == 0
         page.get_by_role("button", name="4 completed").click()
         page.reload()
-        page.get_by_role("button", name="test: 6 tasks, collapsed").wait_for()
+        page.get_by_role("button", name=re.compile("test: 6 tasks, collapsed")).wait_for()
         assert page.get_by_role("button", name="4 completed").get_attribute("aria-pressed") == "true"
-        page.get_by_role("button", name="test: 6 tasks, collapsed").press("Enter")
+        page.get_by_role("button", name=re.compile("test: 6 tasks, collapsed")).press("Enter")
         page.locator("[data-box=test-1]").wait_for()
         page.goto(f"{url}/#/fleet/runs")
         page.get_by_label("Status").select_option("failed")
@@ -669,23 +669,3 @@ def test_a_calendar_shows_what_was_created_since(browser: Any) -> None:
         scene.tell("run")
         page.locator(".day.today.tick-succeeded").wait_for()
         page.get_by_role("status").wait_for(state="detached")
-
-
-@pytest.mark.long
-def test_a_plan_of_two_thousand_tasks_is_drawn_on_a_canvas(browser: Any) -> None:
-    with served(large_scene()) as url, opened(browser, url, "#/plans/large/graph") as page:
-        page.locator("canvas.graph-canvas").first.wait_for()
-        assert page.locator(".box").count() == 0
-        for _ in range(12):
-            page.get_by_role("button", name="Zoom in").click()
-        page.locator(".box").first.wait_for()
-        assert page.locator(".box").count() < 200
-
-
-def large_scene(count: int = 2000, width: int = 40) -> PlanScene:
-    plan = Constellation("large")
-    for number in range(count):
-        layer, place = divmod(number, width)
-        above = {(layer - 1) * width + place, (layer - 1) * width + (place + 1) % width} if layer else set()
-        plan.add(Task(f"t{number}", shell="true"), after=[f"t{upstream}" for upstream in sorted(above)])
-    return PlanScene(plan)

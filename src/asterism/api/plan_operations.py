@@ -241,11 +241,13 @@ class ChangePlan(OnePlan):
 
 
 class RetryPlan(OnePlan):
-    """``from_tasks`` run again with everything below them; without them, what failed."""
+    """``from_tasks`` run again with everything below them; without them, what failed. With ``dry_run`` it is only
+    checked, and the answer has the tasks that would run again."""
 
     from_tasks: Annotated[list[str], Limit(max_length=MAX_EDITS)] = field(default_factory=list)
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
+    dry_run: bool = False
 
 
 class PlanOperations:

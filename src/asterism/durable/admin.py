@@ -343,11 +343,12 @@ async def reopen_plan(
     conditions: Conditions = expressions,
     editor: str | None = None,
     submit: bool = False,
+    dry_run: bool = False,
 ) -> Reopened:
     """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or ``from_tasks``
     and what lies below them. ``batch`` is applied in the same commit; it is checked like every edit of ``editor``, None
     for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet. With ``submit``
-    the same commit submits the plan to plan runners.
+    the same commit submits the plan to plan runners. With ``dry_run`` nothing is written.
 
     Raises UnknownConstellation, AlreadyRunning, EditRejected, UnknownTask, and PlanError if the plan has not ended, was
     cancelled, or has nothing to run again."""
@@ -363,8 +364,9 @@ async def reopen_plan(
         again = stored.plan.run_again(
             fleet.store.clock(), from_tasks, signed, why, lambda edit_batch: waiting.check_retry(edit_batch, editor)
         )
-        writes = await _writes(fleet, stored, steps)
-        await fleet.store.commit([*writes, await submission(fleet, name)] if submit else writes)
+        if not dry_run:
+            writes = await _writes(fleet, stored, steps)
+            await fleet.store.commit([*writes, await submission(fleet, name)] if submit else writes)
         return Reopened(name, tuple(again), stored.plan.version)
 
     return await retry_on_conflict(attempt)

@@ -244,7 +244,7 @@ TOOLS: Mapping[str, McpTool] = {
             _DO.retry_plan,
             "Run the tasks of an ended plan again that failed, with everything after them; or those in from_tasks. A "
             "plan that limits its editors is retried by a person.",
-            without=("edits",),
+            without=("edits", "dry_run"),
         ),
         # runs, devices, series
         McpTool(_DO.list_runs, "List runs of the fleet, the newest first, by filter.", untrusted=True),

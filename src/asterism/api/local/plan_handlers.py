@@ -409,8 +409,10 @@ async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> docume
         reason=request.reason,
         editor=system.editor,
         submit=True,
+        dry_run=request.dry_run,
     )
-    system.submitted()
+    if not request.dry_run:
+        system.submitted()
     return await _state(system, request.plan, tasks=list(reopened.tasks), version=reopened.version)
 
 

@@ -9,10 +9,11 @@ import { html, useEffect, useRef, useState } from "./ui.js";
 import { editText, plural } from "./words.js";
 
 const CLAIM_EVERY = 20_000; // a claim of a cycle ends after a minute unless it is renewed
+const SOME = 8; // names that a sentence has at most
 const HIDDEN = "[secret]"; // what the server shows in place of a secret
 
 export function EditComposer({ state, draft, show }) {
-  const { edits, reason = "", cycle = null, approval = null } = draft.value;
+  const { edits, reason = "", cycle = null, approval = null, retry = null } = draft.value;
   const [verdict, setVerdict] = useState(null);
   const [busy, setBusy] = useState(false);
   const heading = useRef(null);
@@ -24,13 +25,21 @@ export function EditComposer({ state, draft, show }) {
   }, [cycle?.id]);
   const change = (next) => { draft.value = { ...draft.value, ...next }; setVerdict(null); show(null); };
   const changeEdit = (index, edit) => change({ edits: edits.map((one, place) => (place === index ? edit : one)) });
+  // The outcome stays in the graph until the plan has it.
+  const applied = async () => { await state.reload(); draft.value = null; };
+  const again = async (batch, dryRun) => {
+    const { tasks } = await post(["plans", state.name, "retry"], { from_tasks: retry, edits: batch, reason, dry_run: dryRun });
+    if (!dryRun) return applied();
+    return setVerdict({ ok: true, text: `The plan would accept the change and run ${plural(tasks.length, "task")} again: ${tasks.slice(0, SOME).join(", ")}${tasks.length > SOME ? ` and ${tasks.length - SOME} more` : ""}.` });
+  };
   const send = async (dryRun) => {
     setBusy(true);
     try {
       const batch = operations(edits);
       if (approval && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
       const body = { edits: batch, reason, base_version: state.view.value.version };
-      if (dryRun) {
+      if (retry) await again(batch, dryRun);
+      else if (dryRun) {
         const { waits = [] } = await post(["plans", state.name, "edits"], { ...body, dry_run: true });
         await show(batch);
         const wait = waits.length && !approval ? ` It would wait for approval: ${waits.join("; ")}.` : "";
@@ -39,8 +48,7 @@ export function EditComposer({ state, draft, show }) {
         if (approval) await post(["plans", state.name, "approvals", approval.id, "approve"], { edits: batch, reason });
         else if (cycle) await post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason });
         else await post(["plans", state.name, "edits"], body);
-        await state.reload(); // the outcome stays in the graph until the plan has it
-        draft.value = null;
+        await applied();
       }
     } catch (problem) {
       show(null);
@@ -56,8 +64,9 @@ export function EditComposer({ state, draft, show }) {
   };
   const cancel = () => { draft.value = null; };
   return html`<aside class="drawer composer" aria-label="Edit the plan" onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); cancel(); } }}>
-    <${Head} title=${approval ? `Change edit ${approval.id}` : cycle ? `Answer cycle ${cycle.id}` : "Edit the plan"} close=${cancel} heading=${heading} />
+    <${Head} title=${approval ? `Change edit ${approval.id}` : cycle ? `Answer cycle ${cycle.id}` : retry ? `Change ${retry.join(", ")} and continue` : "Edit the plan"} close=${cancel} heading=${heading} />
     ${approval && html`<p class="note">The edit of ${approval.batch.author || "an editor"} waits for approval. What you write here is applied in its place.</p>`}
+    ${retry && html`<p class="note">The plan is opened again with this change, and ${retry.join(", ")} and the tasks after it run again. Completed tasks before it keep their results.</p>`}
     ${edits.length === 0 && html`<p class="note">Choose an operation. Several form one batch, which is applied whole or not at all.</p>`}
     <ol class="operations">${edits.map((edit, index) => html`<li key=${index}><fieldset><legend>${index + 1}. ${OPERATIONS[edit.op]}</legend>
       <${OperationFields} state=${state} edit=${edit} change=${(next) => changeEdit(index, next)} />
@@ -69,7 +78,7 @@ export function EditComposer({ state, draft, show }) {
     <${TaskNames} state=${state} />
     <footer><div class="verdict" role="status">${verdict && html`<p class=${verdict.ok ? "good" : "bad"}>${verdict.ok ? "✓" : "✗"} ${verdict.text}</p><${Violations} items=${verdict.violations} />`}</div>
     <p class="buttons"><button disabled=${busy || !edits.length} onClick=${() => send(true)}>Dry run</button>
-      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${approval ? "Approve changes" : cycle ? (edits.length ? "Answer" : "Answer without edits") : "Apply"}</button><button onClick=${cancel}>Discard</button></p></footer>
+      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${approval ? "Approve changes" : cycle ? (edits.length ? "Answer" : "Answer without edits") : retry ? "Change and continue" : "Apply"}</button><button onClick=${cancel}>Discard</button></p></footer>
   </aside>`;
 }
 

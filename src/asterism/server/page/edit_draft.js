@@ -20,12 +20,14 @@ export function draftOf(approval) {
   return { edits: approval.batch.edits.map(written), reason: approval.batch.reason ?? "", approval };
 }
 
+// A task to add, as the form has it.
+export function writtenTask({ id, shell, device, agent, ...others }) {
+  const task = Object.fromEntries(Object.entries({ id, shell, device }).filter(([, value]) => value !== undefined));
+  return { op: "add_task", task, after: "", more: asJson(others), ...(agent ? { agent: agentTexts(agent) } : {}) };
+}
+
 function written(edit) {
-  if (edit.op === "add_task") {
-    const { id, shell, device, agent, ...others } = edit.task;
-    const task = Object.fromEntries(Object.entries({ id, shell, device }).filter(([, value]) => value !== undefined));
-    return { op: edit.op, task, after: "", more: asJson(others), ...(agent ? { agent: agentTexts(agent) } : {}) };
-  }
+  if (edit.op === "add_task") return writtenTask(edit.task);
   if (edit.op === "update_task") {
     const [own, others] = [true, false].map((known) => Object.fromEntries(Object.entries(edit.changes).filter(([field]) => field in FIELDS === known)));
     return { ...edit, changes: own, more: asJson(others) };

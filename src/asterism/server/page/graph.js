@@ -1,16 +1,20 @@
-// The graph with its camera: zoom, pan, minimap and keyboard. It never moves by itself after the first fit.
-import { GraphCanvas } from "./graph_canvas.js";
-import { Definitions, Edge, FoldBox, Ghost, TaskBox } from "./graph_boxes.js";
-import { HEIGHT, WIDTH, bounds, drawing, fit, neighbour, snapped, visible } from "./graph_model.js";
+// The graph with its camera: zoom, pan, minimap and keyboard. It never moves by itself after the first fit. Where the
+// names of tasks could not be read, it shows the overview of layers instead.
+import { HEIGHT, WIDTH } from "./box_size.js";
+import { Bundle, Definitions, Edge, FoldBox, Frame, Ghost, TaskBox } from "./graph_boxes.js";
+import { bounds, drawing, fit, neighbour, snapped, visible } from "./graph_model.js";
+import { MARGIN, overview } from "./graph_overview.js";
 import { Minimap } from "./minimap.js";
 import { edgeKey } from "./plan_state.js";
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
 import { ENDED, plural } from "./words.js";
 
-export const MOST_SVG = 1_500;
-const READABLE = 0.7;
-const READABLE_TEXT = 0.3;
-const SMALL_SCREEN = 720;
+const ALL = 0.9; // from this zoom on, a box shows more than its name
+const LEAST = 0.445; // names can be read down to this zoom
+const MOST = 3;
+const SMALLEST = 11.5; // pixels of a letter
+const SIZES = [13, 15, 17, 20, 23, 26];
+const INTO = 1.5; // this zoom of the overview leads to the tasks
 
 function useSize(element) {
   const [size, setSize] = useState(null);
@@ -27,40 +31,78 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
   const size = useSize(frame);
   const camera = useSignal(null);
   const focused = useSignal(null);
+  const [far, setFar] = useState(null); // whether the overview is shown; null before the first look
   // Which tasks have finished matters only while they are collapsed.
-  const model = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
+  const tasks = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
+  const whole = size && fit(bounds(tasks.boxes.values()), size.width, size.height);
+  const isLarge = whole && whole.zoom < LEAST;
+  const layers = useMemo(() => (size && far ? overview(tasks, farWindow(size)) : null), [tasks, size, far]);
+  const isBundled = layers && [...layers.boxes.values()].some((box) => box.kind === "bundle");
+  const model = layers ?? tasks;
 
-  const fitAll = () => size && (camera.value = fit(bounds(model.boxes.values()), size.width, size.height));
-  useEffect(() => { if (size && !camera.value && model.boxes.size) camera.value = firstLook(model, state, size); }, [size, model]);
+  const look = (next) => { camera.value = next; };
+  const wantedFirst = useRef([]); // what was asked for before the first look
+  const lookAt = (boxes, margin) => {
+    const area = bounds(boxes);
+    const { zoom } = fit(area, size.width, size.height, margin);
+    look(centred((area.left + area.right) / 2, (area.top + area.bottom) / 2, Math.max(LEAST, zoom)));
+  };
+  const centred = (x, y, zoom) => ({ zoom, x: size.width / 2 - x * zoom, y: size.height / 2 - y * zoom });
+  const fitAll = () => {
+    if (!size) return;
+    setFar(isLarge);
+    look(isLarge ? farLook(overview(tasks, farWindow(size)), size) : whole);
+  };
+  useEffect(() => {
+    if (!size || camera.value || !tasks.boxes.size) return;
+    fitAll();
+    revealAll(wantedFirst.current);
+  }, [size, tasks]);
+  // A graph that has become small has no overview.
+  useEffect(() => { if (far && !isLarge && size && tasks.boxes.size) fitAll(); }, [far, isLarge]);
+  useLayoutEffect(() => { if (far && camera.value) look(farLook(layers, size)); }, [layers?.perRow, layers?.boxes.size]);
   const zoomBy = (factor, x = size.width / 2, y = size.height / 2) => {
     const old = camera.value;
-    const zoom = Math.min(3, Math.max(0.04, old.zoom * factor));
-    camera.value = { zoom, x: x - ((x - old.x) * zoom) / old.zoom, y: y - ((y - old.y) * zoom) / old.zoom };
+    if (layers && factor > 1 && old.zoom * factor > Math.max(INTO, farLook(layers, size).zoom * 1.2)) return enter(nearest(layers, (x - old.x) / old.zoom, (y - old.y) / old.zoom));
+    if (!layers && factor < 1 && isLarge && old.zoom * factor < LEAST) return fitAll();
+    const zoom = Math.min(MOST, Math.max(LEAST, old.zoom * factor));
+    return look({ zoom, x: x - ((x - old.x) * zoom) / old.zoom, y: y - ((y - old.y) * zoom) / old.zoom });
+  };
+  // From the overview to the tasks of a box in it.
+  const enter = (box) => {
+    setFar(false);
+    const boxes = (box.kind === "bundle" ? box.members : [box.id]).map((id) => tasks.boxes.get(id));
+    if (fit(bounds(boxes), size.width, size.height).zoom >= LEAST) return lookAt(boxes);
+    const [first] = boxes.sort((one, other) => urgency(state, one) - urgency(state, other));
+    return look(centred(first.x, first.y, ALL));
   };
   const reveal = (id) => {
-    const box = model.boxes.get(id);
-    if (!box || !camera.value || !size) return;
-    const old = camera.value;
-    if (old.zoom < 0.45) {
-      camera.value = { zoom: 0.6, x: size.width / 2 - box.x * 0.6, y: size.height / 2 - box.y * 0.6 };
+    const box = tasks.boxes.get(id) ?? tasks.boxes.get(tasks.hiddenIn.get(id));
+    if (!box || !size) return;
+    if (!camera.value || (far && !layers?.boxes.has(box.id))) {
+      setFar(false);
+      look(centred(box.x, box.y, ALL));
       return;
     }
     // No further than needed, so that the surroundings stay in sight.
+    const place = model.boxes.get(box.id) ?? box;
+    const old = camera.value;
     const inside = (at, half, length) => Math.min(length - half, Math.max(half, at)) - at;
-    const dx = inside(box.x * old.zoom + old.x, (WIDTH / 2 + 24) * old.zoom, size.width);
-    const dy = inside(box.y * old.zoom + old.y, (HEIGHT / 2 + 24) * old.zoom, size.height);
-    if (dx || dy) camera.value = { ...old, x: old.x + dx, y: old.y + dy };
+    const dx = inside(place.x * old.zoom + old.x, (WIDTH / 2 + 24) * old.zoom, size.width);
+    const dy = inside(place.y * old.zoom + old.y, (HEIGHT / 2 + 24) * old.zoom, size.height);
+    if (dx || dy) look({ ...old, x: old.x + dx, y: old.y + dy });
   };
   // Several boxes at once: the camera moves only if one of them is out of sight.
   const revealAll = (ids) => {
-    const wanted = ids.map((id) => model.boxes.get(id)).filter(Boolean);
+    if (!camera.value || !size) wantedFirst.current = ids;
+    const wanted = ids.map((id) => tasks.boxes.get(id)).filter(Boolean);
     if (!wanted.length || !camera.value || !size) return;
     const { zoom, x, y } = camera.value;
     const area = bounds(wanted);
     const inSight = area.left * zoom + x >= 0 && area.right * zoom + x <= size.width && area.top * zoom + y >= 0 && area.bottom * zoom + y <= size.height;
-    if (inSight && zoom >= READABLE_TEXT) return;
-    const whole = fit(area, size.width, size.height, 60);
-    camera.value = whole.zoom < zoom ? whole : { zoom, x: size.width / 2 - ((area.left + area.right) / 2) * zoom, y: size.height / 2 - ((area.top + area.bottom) / 2) * zoom };
+    if (inSight && !far) return;
+    setFar(false);
+    lookAt(wanted, 60);
   };
   const focusBox = (id) => {
     focused.value = id;
@@ -69,73 +111,80 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
   };
   controls.current = { fitAll, zoomBy, reveal, revealAll, focusBox, first: () => found?.values().next().value ?? model.boxes.keys().next().value };
 
+  const choose = (box) => (box.kind === "fold" ? openFold(box.fold) : box.kind === "bundle" ? enter(box) : select(box.id));
   const onKeyDown = (event) => {
     const id = event.target.dataset?.box ?? (event.target === frame.current ? focused.value ?? controls.current.first() : null);
-    if (event.key.startsWith("Arrow") && id) {
-      const next = event.target === frame.current ? model.boxes.get(id) : neighbour(model, id, event.key);
+    const box = model.boxes.get(id) ?? model.boxes.values().next().value;
+    if (event.key.startsWith("Arrow") && box) {
+      const next = event.target === frame.current ? box : neighbour(model, box.id, event.key);
       if (next) focusBox(next.id);
       event.preventDefault();
-    } else if ((event.key === "Enter" || event.key === " ") && id) {
-      const box = model.boxes.get(id);
-      if (box.kind === "fold") openFold(box.fold);
-      else select(id);
+    } else if ((event.key === "Enter" || event.key === " ") && box) {
+      choose(box);
+      if (box.kind === "bundle") focusBox(box.members[0]);
       event.preventDefault();
     }
   };
-  const drag = useDrag(camera);
+  const drag = useDrag(camera, zoomBy);
   useWheel(frame, zoomBy);
 
   const cell = camera.value && snapped(camera.value);
   const shown = useMemo(() => (cell && size ? visible([...model.boxes.values()], cell, size.width, size.height) : []), [model, cell?.zoom, cell?.x, cell?.y, size]);
-  const useCanvas = shown.length > MOST_SVG;
   const label = `Graph of the plan ${view.name}: ${plural(view.tasks.length, "task")}, ${plural(view.dependencies.length, "dependency").replace("ys", "ies")}`;
-  const clicked = (event) => {
-    if (!useCanvas || drag.moved()) return;
-    const area = frame.current.getBoundingClientRect();
-    const [x, y] = [(event.clientX - area.left - camera.value.x) / camera.value.zoom, (event.clientY - area.top - camera.value.y) / camera.value.zoom];
-    const box = shown.find((one) => Math.abs(one.x - x) < WIDTH / 2 && Math.abs(one.y - y) < HEIGHT / 2);
-    if (box) (box.kind === "fold" ? openFold(box.fold) : select(box.id));
-  };
   return html`<div class="graph" ref=${frame} tabindex="0" role="group" aria-label=${`${label}. Arrow keys move between tasks, Enter opens one.`}
-      onKeyDown=${onKeyDown} onPointerDown=${drag.down} onPointerMove=${drag.move} onPointerUp=${drag.up} onPointerCancel=${drag.up} onClick=${clicked}>
-    ${camera.value && size && (useCanvas
-      ? html`<${GraphCanvas} ...${{ state, model, boxes: shown, camera, size, selected, found, label }} />`
-      : html`<${GraphDrawing} ...${{ state, model, shown, camera: camera.value, size, selected, select, found, marks, focused, openFold, layout, drag }} />`)}
-    ${camera.value && size && html`<${Minimap} ...${{ state, model, camera, size }} />`}
-    ${useCanvas && html`<p class="graph-note">${plural(shown.length, "task")} drawn without names: zoom in, or show them as a list.</p>`}
+      onKeyDown=${onKeyDown} onPointerDown=${drag.down} onPointerMove=${drag.move} onPointerUp=${drag.up} onPointerCancel=${drag.up}>
+    ${camera.value && size && html`<${GraphDrawing} ...${{ state, model, shown, camera: camera.value, size, selected, choose, found, marks, focused, layout, drag }} />`}
+    ${camera.value && size && !far && html`<${Minimap} ...${{ state, model: tasks, camera, size }} />`}
+    ${far && layers && html`<p class="graph-note">By layer. ${isBundled ? "Press a box to see its tasks." : "Zoom in to see all dependencies."}</p>`}
   </div>`;
 }
 
-// The whole graph; on a small screen, where that could not be read, the part where work goes on.
-function firstLook(model, state, size) {
-  const all = fit(bounds(model.boxes.values()), size.width, size.height);
-  if (all.zoom >= READABLE || size.width > SMALL_SCREEN) return all;
-  const status = (box) => state.tasks.get(box.id)?.peek().status;
-  const boxes = [...model.boxes.values()];
-  const box = boxes.find((one) => status(one) === "running") ?? boxes.find((one) => !ENDED.has(status(one))) ?? boxes[0];
-  return { zoom: READABLE, x: size.width / 2 - box.x * READABLE, y: size.height / 2 - box.y * READABLE };
+// The window without its last line, which says what one sees.
+const farWindow = ({ width, height }) => ({ width, height: height - 36 });
+
+// The whole overview, or its begin where it is longer than the window.
+function farLook(layers, size) {
+  const area = bounds(layers.boxes.values());
+  const look = fit(area, size.width, farWindow(size).height, MARGIN);
+  if (look.zoom >= LEAST) return look;
+  const zoom = Math.max(LEAST, Math.min(1, (size.width - 2 * MARGIN) / (area.right - area.left)));
+  return { zoom, x: size.width / 2 - ((area.left + area.right) / 2) * zoom, y: MARGIN - area.top * zoom };
 }
 
-function GraphDrawing({ state, model, shown, camera, size, selected, select, found, marks, focused, openFold, layout, drag }) {
+const nearest = (model, x, y) => [...model.boxes.values()].reduce((near, box) => (Math.hypot(box.x - x, box.y - y) < Math.hypot(near.x - x, near.y - y) ? box : near));
+
+// What failed comes first, then what runs, then what has not ended.
+function urgency(state, box) {
+  const status = state.tasks.get(box.id)?.peek().status;
+  return ["failed", "running"].includes(status) ? ["failed", "running"].indexOf(status) : ENDED.has(status) ? 3 : 2;
+}
+
+function GraphDrawing({ state, model, shown, camera, size, selected, choose, found, marks, focused, layout, drag }) {
   const latest = useRef(null);
-  latest.current = { select, openFold };
-  const choose = useCallback((id) => { if (!drag.moved()) latest.current.select(id); }, []);
-  const open = useCallback((box) => { if (!drag.moved()) latest.current.openFold(box.fold); }, []);
-  const text = camera.zoom < READABLE_TEXT ? "none" : camera.zoom < READABLE ? "name" : "all";
+  latest.current = choose;
+  const press = useCallback((box) => { if (!drag.moved()) latest.current(box); }, []);
+  const text = camera.zoom >= ALL ? "all" : SIZES.find((letters) => letters * camera.zoom >= SMALLEST) ?? SIZES.at(-1);
   // Elements that are the same objects as before are not compared: moving the camera costs one attribute.
   const lines = useMemo(() => {
     const ids = new Set(shown.map((box) => box.id));
-    const change = (edge) => (marks.edges.has(edge.key) ? "added" : marks.cut?.has(edge.key) ? "removed" : null);
+    const blocks = [...model.blocks.values()].filter((block) => block.members.some((box) => ids.has(box.id)));
+    for (const block of blocks) ids.add(block.id);
+    const all = (edge, keys) => keys && edge.keys.length > 0 && edge.keys.every((key) => keys.has(key));
+    const change = (edge) => (all(edge, marks.edges) ? "added" : all(edge, marks.cut) ? "removed" : null);
+    const has = (id) => found.has(id) || (model.boxes.get(id) ?? model.blocks.get(id))?.members?.some((member) => found.has(member.id ?? member));
     return html`<g class="lines" aria-hidden="true">
+      ${blocks.map((block) => html`<${Frame} key=${block.id} block=${block} />`)}
       ${marks.gone.map((edge) => html`<${GoneEdge} key=${`gone ${edgeKey(edge)}`} ...${{ edge, layout, marks }} />`)}
       ${model.edges.filter((edge) => ids.has(edge.source) || ids.has(edge.target)).map((edge) => html`<${Edge} key=${edge.key} edge=${edge} change=${change(edge)}
-        dim=${found && !(found.has(edge.source) && found.has(edge.target))} />`)}</g>`;
+        dim=${found && !(has(edge.source) && has(edge.target))} />`)}</g>`;
   }, [model, shown, marks, found, layout]);
   const focusable = [focused.value, selected].find((id) => shown.some((box) => box.id === id)) ?? shown[0]?.id;
-  const boxes = useMemo(() => shown.map((box) => box.kind === "fold"
-    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} text=${text} focusable=${focusable === box.id} open=${open} />`
-    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} text=${text} selected=${selected === box.id} focusable=${focusable === box.id}
-        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, text]);
+  const boxes = useMemo(() => shown.map((box) => {
+    const terms = { key: box.id, box, state, text, focusable: focusable === box.id, press };
+    if (box.kind === "fold") return html`<${FoldBox} ...${terms} />`;
+    if (box.kind === "bundle") return html`<${Bundle} ...${terms} dim=${found !== null && !box.members.some((id) => found.has(id))} mark=${box.members.map((id) => changeOf(marks, id)).find(Boolean)} />`;
+    return html`<${TaskBox} ...${terms} task=${taskSignal(state, marks, box.id)} selected=${selected === box.id} dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} />`;
+  }), [model, shown, marks, found, selected, focusable, text]);
   return html`<svg width=${size.width} height=${size.height} class="graph-drawing">
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>
@@ -161,7 +210,7 @@ function GoneEdge({ edge, layout, marks }) {
 }
 
 // One pointer pans, two pinch. A press that moved is no click.
-function useDrag(camera) {
+function useDrag(camera, zoomBy) {
   const pointers = useRef(new Map());
   const travelled = useRef(0);
   const at = (event) => {
@@ -187,8 +236,7 @@ function useDrag(camera) {
       } else {
         const [other] = [...pointers.current].filter(([id]) => id !== event.pointerId).map(([, place]) => place);
         const far = (one) => Math.hypot(one[0] - other[0], one[1] - other[1]) || 1;
-        const zoom = Math.min(3, Math.max(0.04, (before.zoom * far(now)) / far(old)));
-        camera.value = { zoom, x: other[0] - ((other[0] - before.x) * zoom) / before.zoom, y: other[1] - ((other[1] - before.y) * zoom) / before.zoom };
+        zoomBy(far(now) / far(old), ...other);
       }
       pointers.current.set(event.pointerId, now);
     },

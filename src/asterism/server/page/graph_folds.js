@@ -1,9 +1,10 @@
 // Collapsed groups and finished parts of the graph, as plain data: what each fold hides, and where it stands.
 import { ENDED } from "./words.js";
 
-export function addToFold(boxes, { id, name }, task, place) {
-  if (!boxes.has(id)) boxes.set(id, { id, kind: "fold", fold: name, members: [], places: [], x: 0, y: 0, layer: 0 });
-  boxes.get(id).members.push(task.id);
+// The task of a group stands for its elements, and is not one of them.
+export function addToFold(boxes, { id, name, whole }, task, place) {
+  if (!boxes.has(id)) boxes.set(id, { id, kind: "fold", fold: name, name, members: [], places: [], x: 0, y: 0, layer: 0 });
+  if (!whole) boxes.get(id).members.push(task.id);
   boxes.get(id).places.push(place);
 }
 
@@ -29,10 +30,29 @@ export function settleFolds(view, layout, boxes, hiddenIn) {
 
 export const FINISHED = "finished tasks";
 
-// Task -> the fold that hides it, {id, name}. Finished is an ended task whose dependents have all ended.
+export const FEW = 8; // elements of a group that is open at first
+
+// The groups whose elements are collapsed: those that somebody has collapsed, and those with more than a few elements
+// that nobody has opened.
+export function collapsedGroups(tasks, folded, opened) {
+  const sizes = new Map();
+  for (const { group } of tasks) if (group) sizes.set(group, (sizes.get(group) ?? 0) + 1);
+  return new Set([...sizes].filter(([group, size]) => folded.includes(group) || (size > FEW && !opened.includes(group))).map(([group]) => group));
+}
+
+// Task -> the fold that hides it, {id, name}: elements of a collapsed group with the task of the group. Where that is in the
+// plan, elements that something else depends on are shown: it may come before the group. Finished is an ended task whose dependents have all ended.
 export function foldedTasks(view, collapsed, finished) {
   const folds = new Map();
-  for (const task of view.tasks) if (task.group && collapsed.has(task.group)) folds.set(task.id, { id: `fold:${task.group}`, name: task.group });
+  const fold = (group) => ({ id: `fold:${group}`, name: group });
+  for (const task of view.tasks) {
+    if (task.group && collapsed.has(task.group)) folds.set(task.id, fold(task.group));
+    else if (collapsed.has(task.id)) folds.set(task.id, { ...fold(task.id), whole: true });
+  }
+  for (const edge of view.dependencies) {
+    const [source, target] = [folds.get(edge.source), folds.get(edge.target)];
+    if (source && !source.whole && source.id !== target?.id && folds.get(source.name)?.whole) folds.delete(edge.source);
+  }
   if (finished) {
     const open = new Set(view.tasks.filter((task) => !ENDED.has(task.status)).map((task) => task.id));
     const needed = new Set(view.dependencies.filter((edge) => open.has(edge.target)).map((edge) => edge.source));

@@ -1,11 +1,10 @@
 // What the graph shows, as plain data: tasks, collapsed groups and finished parts, and the routes between them.
+import { HEIGHT, WIDTH } from "./box_size.js";
 import { addToFold, foldedTasks, settleFolds } from "./graph_folds.js";
+import { arranged } from "./graph_wrap.js";
 import { edgeKey } from "./plan_state.js";
 
-export const WIDTH = 184;
-export const HEIGHT = 46;
-
-// A drawing: boxes by id, and edges with the points that they pass. Positions are centres of boxes.
+// A drawing: boxes by id, blocks of boxes by id, and edges with the points that they pass. Positions are centres of boxes.
 export function drawing(view, layout, { collapsed = new Set(), finished = false } = {}) {
   const folds = foldedTasks(view, collapsed, finished);
   const boxes = new Map();
@@ -13,29 +12,79 @@ export function drawing(view, layout, { collapsed = new Set(), finished = false 
     const place = layout.nodes[task.id];
     if (!place) continue;
     const fold = folds.get(task.id);
-    if (fold === undefined) boxes.set(task.id, { id: task.id, kind: "task", x: place[0], y: place[1], layer: place[2] });
+    if (fold === undefined) boxes.set(task.id, { id: task.id, kind: "task", name: task.name || task.id, x: place[0], y: place[1], layer: place[2] });
     else addToFold(boxes, fold, task, place);
   }
   const hiddenIn = new Map([...folds].map(([task, fold]) => [task, fold.id]));
   settleFolds(view, layout, boxes, hiddenIn);
-  return { boxes, edges: routes(view, layout, hiddenIn, boxes) };
+  const { edges, blocks, layerWidth } = arranged(boxes, routes(view, layout, hiddenIn, boxes), folds.size > 0);
+  for (const edge of edges) edge.points = pointsOf(edge, boxes, blocks, layerWidth);
+  nameShortly(boxes);
+  return { boxes, blocks, edges, hiddenIn };
 }
 
+// The dependencies between boxes. `bends` are [left, y, right] in each layer that one passes, from the layer `first` on.
 function routes(view, layout, hiddenIn, boxes) {
-  const bends = new Map((layout.edges ?? []).map((edge) => [`${edge.source}\u0000${edge.target}`, edge.points]));
+  const bends = new Map((layout.edges ?? []).map((edge) => [edgeKey(edge), edge.points]));
   const drawn = new Map();
   for (const edge of view.dependencies) {
     const source = hiddenIn.get(edge.source) ?? edge.source;
     const target = hiddenIn.get(edge.target) ?? edge.target;
     const [from, to] = [boxes.get(source), boxes.get(target)];
     if (source === target || !from || !to) continue;
-    const key = source === edge.source && target === edge.target ? edgeKey(edge) : `${source}\u0000${target}`;
+    const own = source === edge.source && target === edge.target;
+    const key = own ? edgeKey(edge) : `${source}\u0000${target}`;
     if (drawn.has(key)) continue;
-    // Straight past the boxes of a layer, so that no curve runs behind one.
-    const passed = (key === edgeKey(edge) ? bends.get(key) ?? [] : []).flatMap(([x, y]) => [[x - WIDTH / 2, y], [x + WIDTH / 2, y]]);
-    drawn.set(key, { key, source, target, kind: kindOf(edge), label: labelOf(edge), points: [[from.x + WIDTH / 2, from.y], ...passed, [to.x - WIDTH / 2, to.y]] });
+    const passed = (own ? bends.get(key) ?? [] : []).map(([x, y]) => [x - WIDTH / 2, y, x + WIDTH / 2]);
+    drawn.set(key, { key, source, target, kind: kindOf(edge), label: labelOf(edge), cut: edge.cut, first: from.layer + 1, bends: passed });
   }
   return [...drawn.values()];
+}
+
+// Straight past the boxes of a layer, so that no curve runs behind one.
+function pointsOf(edge, boxes, blocks, layerWidth) {
+  const [from, to] = [ends(edge.source, boxes, blocks), ends(edge.target, boxes, blocks)];
+  const right = layerWidth?.get(boxes.get(edge.source)?.layer)?.[1];
+  const start = right > from.right ? [[from.right, from.y], [right, from.y]] : [[from.right, from.y]];
+  return [...start, ...edge.bends.flatMap(([left, y, end]) => [[left, y], [end, y]]), [to.left, to.y]];
+}
+
+function ends(id, boxes, blocks) {
+  const block = blocks.get(id);
+  if (block) return { left: block.left, right: block.right, y: (block.top + block.bottom) / 2 };
+  const { x, y } = boxes.get(id);
+  return { left: x - WIDTH / 2, right: x + WIDTH / 2, y };
+}
+
+// Names of one layer often begin and end alike: `short` is what differs, for boxes that have no room for more.
+function nameShortly(boxes) {
+  const layers = Map.groupBy([...boxes.values()].filter((box) => box.kind === "task"), (box) => box.layer);
+  for (const layer of layers.values()) {
+    for (const family of Map.groupBy(layer, (box) => familyOf(box.name)).values()) {
+      if (family.length < 2) continue;
+      const [begin, end] = shared(family.map((box) => box.name));
+      for (const box of family) {
+        const part = box.name.slice(begin, box.name.length - end);
+        if (part) box.short = `${begin ? "…" : ""}${part}${end ? "…" : ""}`;
+      }
+    }
+  }
+}
+
+// The first word of a name.
+export const familyOf = (name) => /^[^-_.:/ [\d]*/.exec(name)[0];
+
+// How many letters all names have in common at their beginnings and at their ends; whole words only.
+export function shared(names) {
+  const [first] = names;
+  const shortest = Math.min(...names.map((name) => name.length));
+  let begin = 0;
+  while (begin < shortest && names.every((name) => name[begin] === first[begin])) begin += 1;
+  while (begin > 0 && /[\p{L}\d]/u.test(first[begin - 1])) begin -= 1;
+  let end = 0;
+  while (end < shortest - begin && names.every((name) => name.at(-1 - end) === first.at(-1 - end))) end += 1;
+  while (end > 0 && /[\p{L}\d]/u.test(first.at(-end))) end -= 1;
+  return [begin, end];
 }
 
 export const kindOf = (edge) => (edge.when ? "condition" : edge.on && edge.on !== "success" ? edge.on : "success");
@@ -93,8 +142,10 @@ export function neighbour(model, id, key) {
   const box = model.boxes.get(id);
   if (!box) return null;
   const near = (boxes) => boxes.reduce((best, other) => (!best || Math.abs(other.y - box.y) < Math.abs(best.y - box.y) ? other : best), null);
-  if (key === "ArrowRight") return near(model.edges.filter((edge) => edge.source === id).map((edge) => model.boxes.get(edge.target)));
-  if (key === "ArrowLeft") return near(model.edges.filter((edge) => edge.target === id).map((edge) => model.boxes.get(edge.source)));
+  const own = [id, [...model.blocks.values()].find((block) => block.members.includes(box))?.id];
+  const boxesOf = (end) => model.blocks.get(end)?.members ?? [model.boxes.get(end)];
+  if (key === "ArrowRight") return near(model.edges.filter((edge) => own.includes(edge.source)).flatMap((edge) => boxesOf(edge.target)));
+  if (key === "ArrowLeft") return near(model.edges.filter((edge) => own.includes(edge.target)).flatMap((edge) => boxesOf(edge.source)));
   const down = key === "ArrowDown" ? 1 : -1;
   const column = [...model.boxes.values()].filter((other) => other.x === box.x && (other.y - box.y) * down > 0);
   return near(column);

@@ -1,6 +1,7 @@
 // The whole graph in a corner, with the window as a frame; a press moves the window.
+import { HEIGHT, WIDTH } from "./box_size.js";
 import { shownStatus } from "./graph_boxes.js";
-import { HEIGHT, WIDTH, bounds } from "./graph_model.js";
+import { bounds } from "./graph_model.js";
 import { html, useEffect, useMemo, useRef, useSignalEffect } from "./ui.js";
 
 const SIZE = { width: 168, height: 104 };

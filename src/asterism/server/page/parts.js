@@ -30,7 +30,7 @@ export function Violations({ items }) {
 
 // A button whose action may fail or take a while; the failure is shown beside it.
 // `operation` is what it asks of the server: only those who may do that have the button.
-export function Action({ children, act, kind, confirm, disabled, title, operation }) {
+export function Action({ children, act, kind, confirm, disabled, title, label, operation }) {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
   const [asking, setAsking] = useState(false);
@@ -50,7 +50,7 @@ export function Action({ children, act, kind, confirm, disabled, title, operatio
   return html`<span class="action" data-operation=${operation}>
     ${asking
       ? html`<span class="confirm" role="group" aria-label=${confirm}>${confirm} <button class="danger" autofocus onClick=${run}>Yes</button> <button onClick=${() => setAsking(false)}>No</button></span>`
-      : html`<button class=${kind} title=${title} disabled=${busy || disabled} onClick=${() => (confirm ? setAsking(true) : run())}>${children}</button>`}
+      : html`<button class=${kind} title=${title} aria-label=${label} disabled=${busy || disabled} onClick=${() => (confirm ? setAsking(true) : run())}>${children}</button>`}
     ${problem && html`<span class="problem" role="alert">${problem.message}<${Violations} items=${problem.violations} /></span>`}
   </span>`;
 }

@@ -6,7 +6,7 @@ import { EditComposer } from "./edit_composer.js";
 import { draftOf } from "./edit_draft.js";
 import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
-import { FINISHED } from "./graph_folds.js";
+import { FINISHED, collapsedGroups } from "./graph_folds.js";
 import { shownStatus } from "./graph_boxes.js";
 import { useFound } from "./group_elements.js";
 import { Command, Empty } from "./parts.js";
@@ -25,9 +25,9 @@ export function PlanView({ state, draft }) {
   const controls = useRef(null);
   const search = useRef(null);
   const [planned, setPlanned] = useState(null); // {edits, after}: an outcome that the graph shows
-  const collapsed = useMemo(() => new Set((query.folded ?? "").split("|").filter(Boolean)), [query.folded]);
   const finished = query.finished === "1";
-  const opened = (query.opened ?? "").split("|").filter(Boolean);
+  const [folded, opened] = [query.folded, query.opened].map((names) => (names ?? "").split("|").filter(Boolean));
+  const collapsed = useMemo(() => collapsedGroups(view.tasks, folded, opened), [query.folded, query.opened, view.dependencies]);
   const found = useFound(state, view, query);
   useEffect(() => { state.open(query.opened ?? ""); }, [state, query.opened]);
   const fitted = useRef(layout.opened);
@@ -56,7 +56,7 @@ export function PlanView({ state, draft }) {
     setQuery({ task: "" });
     if (id && query.as !== LIST) controls.current?.focusBox(id);
   };
-  const compose = (edits) => { draft.value = { ...(draft.value ?? { reason: "" }), edits: [...(draft.value?.edits ?? []), ...edits] }; setQuery({ task: "" }); };
+  const compose = ({ edits, ...terms }) => { draft.value = { reason: "", ...draft.value, ...terms, edits: [...(draft.value?.edits ?? []), ...edits] }; setQuery({ task: "" }); };
 
   useEffect(() => {
     const keys = (event) => {
@@ -68,7 +68,7 @@ export function PlanView({ state, draft }) {
         "/": () => search.current.focus(), "+": () => controls.current?.zoomBy(1.25), "=": () => controls.current?.zoomBy(1.25),
         "-": () => controls.current?.zoomBy(0.8), "0": () => controls.current?.fitAll(), f: () => setQuery({ finished: finished ? "" : "1" }),
         l: () => setQuery({ as: query.as === LIST ? "" : LIST }), g: () => controls.current?.focusBox(controls.current.first()),
-        e: () => editable && compose([]), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
+        e: () => editable && compose({ edits: [] }), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
       }[event.key];
       if (!act) return;
       event.preventDefault();
@@ -80,19 +80,21 @@ export function PlanView({ state, draft }) {
 
   const groups = [...new Set(view.tasks.map((task) => task.group).filter(Boolean))];
   // The server folds large groups, the page the others.
-  const collapse = (names) => setQuery({ opened: opened.filter((name) => !names.includes(name)).join("|"), folded: [...new Set([...collapsed, ...names.filter((name) => !opened.includes(name))])].join("|"), task: "" });
-  const openFold = (fold) => (fold === FINISHED ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
+  const without = (names, gone) => names.filter((name) => !gone.includes(name)).join("|");
+  const collapse = (names) => setQuery({ opened: without(opened, names), folded: [...new Set([...folded, ...names])].join("|"), task: "" });
+  const open = (names) => setQuery({ folded: without(folded, names), opened: [...new Set([...opened, ...names])].join("|"), task: "" });
+  const openFold = (fold) => (fold === FINISHED ? setQuery({ finished: "" }) : open([fold]));
   const composing = draft.value !== null && state.version === null;
   return html`<div class="plan-view">
-    <${Toolbar} ...${{ state, query, search, controls, groups, collapsed, finished, found, collapse }} />
+    <${Toolbar} ...${{ state, query, search, controls, groups, collapsed, finished, found, collapse, open }} />
     <div class="plan-body">
       ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet.">${editable && html`<p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`
-      : query.as === LIST ? html`<${TaskList} ...${{ state, tasks: found?.tasks ?? view.tasks, more: found?.more, selected: query.task, select }} />`
+      : query.as === LIST ? html`<${TaskList} ...${{ state, tasks: found?.tasks ?? view.tasks, more: found?.more, selected: query.task, select, compose: editable ? compose : null }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, found: found?.boxes ?? null, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
       : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} change=${(item) => { draft.value = draftOf(item); setQuery({ approval: "" }); }} />`
       : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${editable ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
-        fold=${(group) => collapse([group])} open=${(group) => setQuery({ opened: [...opened, group].join("|"), task: "" })} />`}
+        fold=${(group) => collapse([group])} open=${(group) => open([group])} />`}
     </div>
   </div>`;
 }
@@ -104,7 +106,7 @@ function WaitingEdit({ state, item, close, change }) {
     <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} change=${change} done=${async () => { await state.reload(); close(); }} /></aside>`;
 }
 
-function Toolbar({ state, query, search, controls, groups, collapsed, finished, found, collapse }) {
+function Toolbar({ state, query, search, controls, groups, collapsed, finished, found, collapse, open }) {
   const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
   return html`<div class="toolbar" role="toolbar" aria-label="Graph">
     <label class="search"><span class="visually-hidden">Search tasks</span><input ref=${search} type="search" placeholder="Search tasks  ( / )" value=${query.search ?? ""}
@@ -113,9 +115,9 @@ function Toolbar({ state, query, search, controls, groups, collapsed, finished, 
     ${query.search && html`<span class="found" role="status">${found.more ? `more than ${found.tasks.length} matches` : plural(found.tasks.length, "match").replace("matchs", "matches")}</span>`}
     <${Counts} state=${state} query=${query} />
     <span class="spring"></span>
-    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => (folded ? setQuery({ folded: "" }) : collapse(groups))}>Collapse groups</button>`}
-    <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}>Collapse finished</button>
-    <button aria-pressed=${String(query.as === LIST)} title="l" onClick=${() => setQuery({ as: query.as === LIST ? "" : LIST })}>List</button>
+    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => (folded ? open(groups) : collapse(groups))}><span class="word">Collapse </span>groups</button>`}
+    <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}><span class="word">Collapse </span>finished</button>
+    <button class="as-list" aria-pressed=${String(query.as === LIST)} title="l" onClick=${() => setQuery({ as: query.as === LIST ? "" : LIST })}>List</button>
     ${query.as !== LIST && html`<span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => controls.current?.zoomBy(0.8)}>−</button>
       <button aria-label="Fit the whole graph" title="0" onClick=${() => controls.current?.fitAll()}>Fit</button>
       <button aria-label="Zoom in" title="+" onClick=${() => controls.current?.zoomBy(1.25)}>+</button></span>`}
@@ -144,11 +146,13 @@ function Counts({ state, query }) {
   useCalmRedraw(state);
   const counts = new Map(STATUSES.map((status) => [status, 0]));
   const add = (status, number) => counts.set(status, (counts.get(status) ?? 0) + number);
+  const groups = new Set([...state.tasks.values()].map((task) => task.peek().group));
   for (const task of state.tasks.values()) {
-    add(shownStatus(task.peek()), 1);
+    const { id, behind } = task.peek();
+    if (!groups.has(id) && !Object.keys(behind ?? {}).length) add(shownStatus(task.peek()), 1); // the elements of a group count, not the group
     for (const [status, number] of Object.entries(task.peek().behind ?? {})) add(status, number);
   }
   const shown = [...counts].filter(([status, number]) => number || query.status === status);
   return html`<span class="counts" role="group" aria-label="Filter by status">${shown.map(([status, number]) => html`<button key=${status}
-    class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</button>`)}</span>`;
+    class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span><span>${number.toLocaleString("en")}<span class="word"> ${words(status)}</span></span></button>`)}</span>`;
 }

@@ -3,6 +3,7 @@ import { get, post } from "./api.js";
 import { isFolded, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { Elements } from "./group_elements.js";
 import { Action, Status } from "./parts.js";
+import { changeOf, isChangeable, isOpen, operationOf } from "./task_changes.js";
 import { TaskFiles } from "./task_files.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ENDED, ENDED_STATES, clock, duration, value, words } from "./words.js";
@@ -36,7 +37,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
   const above = dependencies.filter((edge) => edge.target === id);
   const below = dependencies.filter((edge) => edge.source === id);
   const again = async () => { await post(["plans", state.name, "retry"], { from_tasks: [id] }); await state.reload(); };
-  const cut = (edge) => compose && isOpen(state.tasks.get(edge.target)?.peek()) && (() => compose([{ op: "remove_dependency", source: edge.source, target: edge.target }]));
+  const cut = (edge) => compose && isOpen(state.tasks.get(edge.target)?.peek()) && (() => compose({ edits: [{ op: "remove_dependency", source: edge.source, target: edge.target }] }));
   return html`<aside class="drawer" aria-label=${`Task ${data.name || id}`}>
     <${Head} title=${data.name || id} close=${close} heading=${heading} />
     <p class="drawer-status"><${Status} status=${shownStatus(data)} />${data.provisional && html` <span class="tag">provisional</span>`}${data.needless && html` <span class="tag">needless</span>`}</p>
@@ -50,12 +51,13 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
       ${fact("Started", work && clock(work.begin))}${fact("Took", work && duration((work.end ?? Date.now() / 1000) - work.begin))}
       ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`<button class="link" onClick=${() => jump(data.group)}>${data.group}</button>${state.tasks.has(id) && html` <button class="link" onClick=${() => fold(data.group)}>collapse</button>`}`)}
     </dl>
+    ${isChangeable(state, data) && html`<p class="buttons">${compose && html`<${Action} kind="primary" operation=${operationOf(state, data)} label=${isOpen(data) ? `Edit ${id}` : undefined} act=${async () => compose(await changeOf(state, data))}>${ENDED.has(data.status) ? "Change and continue from here" : "Edit"}<//>`}
+      ${ENDED.has(data.status) && ENDED_STATES.has(state.view.value.state) && html`<${Action} operation="retry_plan" confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//>`}</p>`}
     ${!ENDED.has(data.status) && compose && html`<p class="buttons" data-operation="edit_plan">
-      <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>
-      ${isOpen(data) && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
-      <button onClick=${() => compose([{ op: "add_dependency", source: isOpen(data) ? "" : id, target: isOpen(data) ? id : "" }])}>Add a dependency</button>
-      <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
-    ${ENDED.has(data.status) && state.version === null && ENDED_STATES.has(state.view.value.state) && html`<p class="buttons"><${Action} operation="retry_plan" confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//></p>`}
+      <button onClick=${() => compose({ edits: [{ op: "add_task", task: { id: "" }, after: id }] })}>Add a task after it</button>
+      ${isOpen(data) && html`<button onClick=${() => compose({ edits: [{ op: "remove_task", task_id: id }] })}>Remove</button>`}
+      <button onClick=${() => compose({ edits: [{ op: "add_dependency", source: isOpen(data) ? "" : id, target: isOpen(data) ? id : "" }] })}>Add a dependency</button>
+      <button onClick=${() => compose({ edits: [{ op: "cancel_task", task_id: id, reason: "" }] })}>Cancel task</button></p>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
     <${Attempts} items=${mine.executions} />
     <${AgentWork} agent=${mine.definition?.agent} />
@@ -68,9 +70,6 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
     <${Story} lines=${mine.story} />
   </aside>`;
 }
-
-// A task that has not started: it and its dependencies may change.
-const isOpen = (task) => task?.status === "pending" || task?.status === "waiting";
 
 const hasContent = (data) => data != null && (typeof data !== "object" || Object.keys(data).length > 0);
 const fact = (name, text) => text && html`<div><dt>${name}</dt><dd>${text}</dd></div>`;

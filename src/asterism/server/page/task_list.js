@@ -1,7 +1,8 @@
 // The tasks as a list: the same as the graph, for screen readers, small screens and very large plans.
 import { remarkBesideStatus, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { MOST } from "./group_elements.js";
-import { Empty, Status } from "./parts.js";
+import { Action, Empty, Status } from "./parts.js";
+import { changeOf, isChangeable, operationOf } from "./task_changes.js";
 import { html } from "./ui.js";
 import { clock, duration, plural } from "./words.js";
 
@@ -11,7 +12,7 @@ function times(task) {
   return task.phase ? `waiting for ${duration(waitSeconds(task))}` : "";
 }
 
-export function TaskList({ state, tasks, more, selected, select }) {
+export function TaskList({ state, tasks, more, selected, select, compose }) {
   state.changed.value;
   const found = tasks.map((task) => state.tasks.get(task.id)?.value ?? task);
   if (!found.length) return html`<${Empty} title="No task matches."><p>Clear the search or the status above.</p><//>`;
@@ -22,5 +23,5 @@ export function TaskList({ state, tasks, more, selected, select }) {
         <span class="task-name">${task.name || task.id}</span><${Status} status=${shownStatus(task)} />
         <span class="task-remark">${remarkBesideStatus(task)}</span>
         <span class="task-time">${times(task)}</span>
-      </button></li>`)}</ul></div>`;
+      </button>${compose && isChangeable(state, task) && html`<${Action} kind="task-edit" operation=${operationOf(state, task)} label=${`Edit ${task.id}`} act=${async () => compose(await changeOf(state, task))}>Edit<//>`}</li>`)}</ul></div>`;
 }

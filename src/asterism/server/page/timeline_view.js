@@ -3,13 +3,14 @@ import { address, setQuery } from "./address.js";
 import { get } from "./api.js";
 import { Empty, Failure } from "./parts.js";
 import { PlanHistory, lanes, nextBar, spans, ticks } from "./timeline_model.js";
-import { fitName } from "./text_fit.js";
+import { fitLines, fitName } from "./text_fit.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
 
 const LANE = 26;
 const GAP = 12;
 const HEAD = 28;
+const LEAST_LETTERS = 7; // of a name that is cut: fewer tell nothing
 
 // The events of the plan from its beginning, then as they come.
 function useHistory(state) {
@@ -114,7 +115,7 @@ const laneOf = (one, task) => (one.ended_at != null || !task || task.started_at 
 function Chart({ shown, begin, end, width, zoom, running, select, names, selected }) {
   const taskOf = (id) => (running ? names.get(id)?.value : undefined);
   const found = lanes([...shown.executions.values()].map((one) => ({ ...one, device: laneOf(one, taskOf(one.task)) })), end, taskOf);
-  const label = width < 560 ? 84 : 132;
+  const label = width < 560 ? 92 : width < 1000 ? 132 : 190;
   const drawn = Math.max(120, width - label) * zoom;
   const x = (at) => ((Math.max(begin, at) - begin) / Math.max(0.001, end - begin)) * drawn;
   const scroll = useRef(null);
@@ -131,7 +132,7 @@ function Chart({ shown, begin, end, width, zoom, running, select, names, selecte
   let height = HEAD;
   const places = found.map((lane) => { const place = height; height += lane.rows * LANE + GAP; return place; });
   return html`<div class="timeline">
-    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitName(lane.device, "600 13px", label - 10)}</span>`)}</div>
+    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitLines(lane.device, "600 12.5px", label - 12).map((line) => html`<span>${line}</span>`)}</span>`)}</div>
     <div class="timeline-scroll" ref=${scroll} style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices. Arrow keys move between tasks, Enter opens one.">
     <svg width=${drawn} height=${height + 6}>
       ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} /><text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text></g>`)}
@@ -149,5 +150,10 @@ function Bar({ bar, name, x, select, selected, stop, walk }) {
   return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex=${stop ? 0 : -1} data-bar=${bar.key} transform=${`translate(${left} ${bar.row * LANE})`}
       onClick=${() => select(bar.task)} onKeyDown=${open}>
     <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
-    ${width > 44 && html`<text x="7" y="15">${mark(bar.status)} ${fitName(name, "12px", width - 32)}</text>`}</g>`;
+    ${width > 16 && html`<text x=${width > 26 ? 7 : width / 2 - 5} y="15">${mark(bar.status)} ${barName(name, width - 32)}</text>`}</g>`;
 }
+
+const barName = (name, room) => {
+  const text = room > 0 ? fitName(name, "12px", room) : "";
+  return text === name || text.length > LEAST_LETTERS ? text : "";
+};
