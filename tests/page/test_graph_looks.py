@@ -1,0 +1,176 @@
+"""What the graph draws, as geometry: no two boxes overlap, nothing that is collapsed leaves a hole, and every name
+that is drawn can be read. Pictures would differ with the fonts of a machine; these facts do not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asterism import Constellation, Task
+from asterism.report.layout import fresh
+from asterism.server.plan_layouts import COLUMN, ROW, layout_json
+from tests.page.browser_scenes import DESKTOP, PHONE, chromium, needs_chromium, opened, serious_findings
+from tests.page.plan_server import PlanScene, served
+from tests.page.sized_scenes import large_scene, middle_scene, small_scene
+
+pytestmark = needs_chromium
+
+WIDTH, HEIGHT = 184, 46
+SMALLEST = 11.0
+"""Pixels of a letter."""
+
+DRAW = """async ([view, layout, collapsed, size]) => {
+    const { drawing } = await import("/page/graph_model.js");
+    const { overview } = await import("/page/graph_overview.js");
+    const model = drawing(view, layout, { collapsed: new Set(collapsed) });
+    const ids = (block) => ({ ...block, members: block.members.map((box) => box.id) });
+    const plain = ({ boxes, blocks }) => ({ boxes: [...boxes.values()], blocks: [...blocks.values()].map(ids) });
+    return { tasks: plain(model), overview: plain(overview(model, size)) };
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+def random_plan(seed: int) -> Constellation:
+    """Layers of very different widths, some of whose tasks are twins, some with long edges."""
+    chance, plan = random.Random(seed), Constellation("any")
+    layers: list[list[str]] = []
+    for depth in range(chance.randrange(2, 9)):
+        layer = [
+            f"{chance.choice(['load', 'clean', 'run'])}-{depth}-{turn}" for turn in range(chance.choice([1, 3, 14, 40]))
+        ]
+        twins = chance.random() < 0.5
+        above = layers[chance.randrange(len(layers))] if layers and chance.random() < 0.3 else (layers or [[]])[-1]
+        for task in dict.fromkeys(layer):
+            plan.add(Task(task, shell="true"), after=above[:2] if twins else chance.sample(above, min(2, len(above))))
+        layers.append(list(dict.fromkeys(layer)))
+    return plan
+
+
+def drawn(plan: Constellation, collapsed: list[str], size: tuple[int, int]) -> Any:
+    """The arguments of DRAW."""
+    view = PlanScene(plan).view()
+    for task in view["tasks"]:
+        task["group"] = "cleaned" if task["id"].startswith("clean-1") else None
+    pairs = [(edge.source, edge.target) for edge in plan.dependencies]
+    layout = layout_json(fresh([task.id for task in plan], pairs))
+    return [view, layout, collapsed, {"width": size[0], "height": size[1]}]
+
+
+def overlaps(boxes: list[Any]) -> list[tuple[str, str]]:
+    found = []
+    for place, box in enumerate(boxes):
+        for other in boxes[place + 1 :]:
+            if abs(box["x"] - other["x"]) < WIDTH - 0.1 and abs(box["y"] - other["y"]) < HEIGHT - 0.1:
+                found.append((box["id"], other["id"]))
+    return found
+
+
+def holes(boxes: list[Any]) -> list[str]:
+    """Columns and rows in which nothing stands."""
+    found = []
+    for what, free, half in (("x", COLUMN, WIDTH / 2), ("y", 2 * ROW, HEIGHT / 2)):
+        ends = -float("inf")
+        for at in sorted(box[what] for box in boxes):
+            if at - half - ends > free and ends > -float("inf"):
+                found.append(f"{what} {ends:.0f} to {at - half:.0f}")
+            ends = max(ends, at + half)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_boxes_overlap_and_what_is_collapsed_leaves_no_hole(page: Any, seed: int) -> None:
+    plan = random_plan(seed)
+    size = (DESKTOP, PHONE)[seed % 2]
+    for collapsed in ([], ["cleaned"]):
+        shown = page.evaluate(DRAW, drawn(plan, collapsed, size))
+        tasks, overview = shown["tasks"], shown["overview"]
+        assert overlaps(tasks["boxes"]) == [], seed
+        assert overlaps(overview["boxes"]) == [], seed
+        standing = [
+            member
+            for box in overview["boxes"]
+            for member in (box["members"] if box["kind"] == "bundle" else [box["id"]])
+        ]
+        assert sorted(standing) == sorted(box["id"] for box in tasks["boxes"]), "each box is in the overview once"
+        for block in tasks["blocks"]:
+            inside = {
+                box["id"]
+                for box in tasks["boxes"]
+                if block["left"] < box["x"] < block["right"] and block["top"] < box["y"] < block["bottom"]
+            }
+            assert inside == set(block["members"])
+        if any(box["kind"] == "fold" for box in tasks["boxes"]):
+            assert holes(tasks["boxes"]) == [], seed
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    with served(small_scene()) as url, opened(browser, url, "#/plans") as page:
+        yield page
+
+
+NAMES = """() => {
+    const camera = document.querySelector(".graph-drawing > g").getAttribute("transform");
+    const zoom = Number(/scale\\(([^)]*)\\)/.exec(camera)[1]);
+    return [...document.querySelectorAll(".box")].map((box) => {
+        const names = [...box.querySelectorAll("text.name")];
+        const room = box.querySelector(".body").getBBox().width;
+        const within = ({ x, width }) => x >= 0 && x + width <= room;
+        const sizes = names.map((name) => parseFloat(getComputedStyle(name).fontSize) * zoom);
+        return { id: box.dataset.box, letters: Math.min(...sizes),
+            fits: names.length > 0 && names.every((name) => within(name.getBBox())) };
+    });
+}"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), PHONE], ids=["1440", "1024", "390"])
+@pytest.mark.parametrize("make", [small_scene, middle_scene, large_scene], ids=["10", "200", "5000"])
+def test_every_name_that_is_drawn_can_be_read(browser: Any, make: Any, size: tuple[int, int]) -> None:
+    scene = make()
+    address = f"#/plans/{scene.plan.id}/graph"
+    with served(scene) as url, opened(browser, url, address, size=size) as page:
+        page.locator(".box").first.wait_for()
+        for _ in range(3):
+            unreadable = [name for name in page.evaluate(NAMES) if name["letters"] < SMALLEST or not name["fits"]]
+            assert unreadable == []
+            page.get_by_role("button", name="Zoom in").click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_large_plan_is_accessible_in_every_view(browser: Any, theme: str) -> None:
+    scene = middle_scene()
+    with served(scene) as url, opened(browser, url, "", theme, PHONE) as page:
+        for view in ("graph", "graph?task=clean-staff", "graph?as=list", "timeline", "edits"):
+            page.goto(f"{url}/#/plans/warehouse/{view}")
+            page.reload()
+            page.locator(".box, .task-list li, .bar, .batch").first.wait_for()
+            assert serious_findings(page) == [], view
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0], view
+
+
+@pytest.mark.long
+def test_the_overview_leads_to_tasks_and_back_with_the_keyboard(browser: Any) -> None:
+    with served(middle_scene()) as url, opened(browser, url, "#/plans/warehouse/graph") as page:
+        page.locator(".bundle").first.wait_for()
+        assert page.locator("[data-box='train[0]']").count() == 0, "a large foreach is closed at first"
+        page.keyboard.press("g")
+        page.keyboard.press("ArrowRight")
+        page.locator(".bundle:focus").wait_for()
+        page.keyboard.press("Enter")
+        page.locator("[data-box^=extract-]:focus").wait_for()
+        page.keyboard.press("0")
+        page.locator(".bundle").first.wait_for()
+        page.get_by_role("button", name="2 failed", exact=False).first.wait_for()
+        page.get_by_role("button", name="train: 60 tasks, collapsed").click()
+        page.locator(".fold").wait_for(state="detached")
