@@ -35,6 +35,12 @@ def test_work_is_late_after_the_time_of_the_schedule(ended_at: float | None, now
     assert calendar.tick(100, TickWork("s-1", "running", 101.0, ended_at)).late is late
 
 
+def test_a_backfill_of_the_time_before_the_schedule_is_not_late() -> None:
+    calendar = Calendar(Schedule("s", plan="p", every=HOUR, late_after=60, start=2 * HOUR), [], 9.0 * HOUR)
+    late = [calendar.tick(hour * HOUR, TickWork("s-1", "succeeded", None, 8.0 * HOUR)).late for hour in (1, 2)]
+    assert late == [False, True]
+
+
 def test_a_tick_that_is_not_decided_is_due_until_it_was_missed() -> None:
     assert state(12 * HOUR, now=11.5 * HOUR) == ("due", "")
     assert state(12 * HOUR, now=12 * HOUR + 59) == ("due", "")

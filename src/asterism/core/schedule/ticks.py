@@ -284,7 +284,9 @@ class Calendar:
 
     def _is_late(self, tick: int, work: TickWork) -> bool:
         limit = self._schedule.late_after
-        return limit is not None and (self._now if work.ended_at is None else work.ended_at) > tick + limit
+        if limit is None or tick < self._schedule.start:  # a backfill of the time before the schedule is not late
+            return False
+        return (self._now if work.ended_at is None else work.ended_at) > tick + limit
 
     def _without_work(self, tick: int) -> tuple[str, str]:
         schedule, entry = self._schedule, self._entries.get(tick)
