@@ -28,8 +28,9 @@ def no_accounts(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_admission(patch: pytest.MonkeyPatch) -> None:
-    """A run is granted whether or not its limits have room."""
-    patch.setattr(LimitBook, "shortages", lambda self, *given: [])
+    """A run is granted whether or not its limits have room; their rates count."""
+    every = LimitBook.shortages
+    patch.setattr(LimitBook, "shortages", lambda self, *given: [short for short in every(self, *given) if short.at])
 
 
 def no_rate(patch: pytest.MonkeyPatch) -> None:

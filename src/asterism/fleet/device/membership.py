@@ -34,7 +34,7 @@ from asterism.fleet.device.process_records import kill_orphans, machine_id, star
 from asterism.fleet.role_lease import put_lease, read_lease
 from asterism.fleet.settings import ELECTED_ROLES
 from asterism.store.optimistic_update import retried, retry_on_conflict
-from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
+from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write, read_slot
 from asterism.store.store_errors import Conflict
 
 JOINED = "device/"
@@ -109,12 +109,11 @@ async def enter(
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
     """The writes that enter a session; none if it is entered already and the answer was lost."""
     now = store.clock()
-    key = f"{JOINED}{session.device}"
-    current = await store.register(key)
-    if current is not None and current.value["session"] == session.id:
+    current = await read_slot(store, f"{JOINED}{session.device}", {"session": None})
+    if current.value["session"] == session.id:
         return []
     writes: list[Write] = [
-        PutRegister(key, {"session": session.id}, current and current.revision),
+        current.put({"session": session.id}),
         PutSession(session, None),
     ]
     for old in await store.sessions(device=session.device):

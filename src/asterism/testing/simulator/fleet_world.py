@@ -520,6 +520,9 @@ class LimitWorld(FleetWorld):
 
     def _check_grant(self, run: Run) -> None:
         self.acquisitions += 1
+        now = self.store.clock()
+        # the clock may have been set back: what has begun in the future counts as begun now
+        self._granted = {name: [min(at, now) for at in times] for name, times in self._granted.items()}
         limits = {name: Limit.from_json(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
         for name, amount in uses_of(run.uses).items():
             limit = limit_for(limits, name)
@@ -528,8 +531,7 @@ class LimitWorld(FleetWorld):
             if limit.size is not None and held > limit.size:
                 self.checker.broken(f"{held} of limit {name} ({limit.size}) are held with run {run.id}")
             if limit.rate is not None:
-                now = self.store.clock()
-                times = [at for at in self._granted.setdefault(name, []) if now - limit.rate.period <= at <= now]
+                times = [at for at in self._granted.setdefault(name, []) if now - limit.rate.period <= at]
                 self._granted[name] = [*times, *[now] * amount]
                 if len(self._granted[name]) > limit.rate.number:
                     self.checker.broken(f"limit {name} let {len(self._granted[name])} begin with run {run.id}")
