@@ -172,7 +172,16 @@ def test_stories_are_closed_and_linked_from_the_table() -> None:
     assert all("open" not in story for story in stories)
     links = [tags["href"] or "" for tag, tags in page.tags if tag == "a"]
     links = [link for link in links if link.startswith("#story-")]
-    assert links == [f"#{story['id']}" for story in stories]
+    assert links == ["#story-1", *(f"#{story['id']}" for story in stories)], "the first is that of the failure"
+
+
+def test_a_report_begins_with_when_where_and_what_failed_and_ends_with_figures() -> None:
+    page = Page(report(RUN))
+    told = ["Began 1 January 1970, 00:16:40 UTC", "2 completed, 1 failed, 1 cancelled", "on laptop, server"]
+    told += ["Failures", "failed on server after 3.0 s, in 2 attempts", "exit status 2", "1 task cancelled: never."]
+    places = [page.text.index(words) for words in [*told, "Makespan"]]
+    assert places == sorted(places)
+    assert "Failures" not in Page(report(NOTHING)).text
 
 
 def test_an_empty_plan_is_reported() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from string import Template
 from typing import TypeVar
@@ -27,7 +29,8 @@ def report(data: Report) -> str:
     # Should escaping ever fail, the browser still runs nothing but this one script and loads nothing at all.
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    sections = [figures(data), graph(data), time(data), tasks(data), edits(data), output(data), stories(data)]
+    sections = [failures(data), graph(data), time(data), tasks(data), edits(data), output(data), stories(data)]
+    sections.append(figures(data))
     return Template(beside("report.html")).substitute(
         policy=policy,
         title=markup(data.title),
@@ -41,16 +44,27 @@ def report(data: Report) -> str:
 def _header(data: Report) -> str:
     took = format_duration(data.ended_at - data.started_at)
     links = "".join(
-        f'<a href="#{name.lower()}">{name}</a>' for name in ("Graph", "Timeline", "Tasks", "Edits", "Output", "Stories")
+        f'<a href="#{name.lower()}">{name}</a>'
+        for name in ("Graph", "Timeline", "Tasks", "Edits", "Output", "Stories", "Figures")
     )
+    counts = Counter(row.status for row in data.tasks)
+    counted = ", ".join(f"{number:,} {markup(status)}" for status, number in counts.items())
+    devices = ", ".join(
+        markup(name) for name in list(dict.fromkeys(bar.device for bar in data.executions))[:MOST_DEVICES]
+    )
+    at = datetime.fromtimestamp(data.started_at, UTC)
+    began = f"{at.day} {at:%B %Y, %H:%M:%S} UTC"
+    facts = [f"Began {began}", counted, f"on {devices}" if devices else ""]
     return (
         f'<header><p class="kind">Report of a plan</p><h1>{markup(data.title)}</h1>'
-        f'<p class="end">{pill(data.state)} after {took}</p>'
+        f'<p class="end">{pill(data.state)} after {took}</p><p class="end">{" · ".join(filter(None, facts))}</p>'
         f'<nav aria-label="Sections">{links}</nav></header>'
     )
 
 
 MOST_DRAWN = 300
+MOST_FAILURES = 20
+MOST_DEVICES = 8
 MOST_ROWS = 5_000
 Row = TypeVar("Row")
 COLUMNS = ("Task", "Status", "Device", "Attempts", "Waited", "Started", "Duration", "Reason", "Result")
@@ -61,13 +75,41 @@ def pill(word: str) -> str:
     return f'<span class="pill is-{markup(word)}">{markup(word.replace("_", " "))}</span>'
 
 
-def figures(data: Report) -> str:
-    """The summary: each figure with its name."""
-    if not data.figures:
+def failures(data: Report) -> str:
+    """What failed and why, and what never ran; nothing if every task completed."""
+    failed = [row for row in data.tasks if row.status == "failed"]
+    never = [row for row in data.tasks if row.status == "cancelled"]
+    if not failed and not never:
         return ""
+    story_of = {task: place for place, (task, _) in enumerate(data.stories[:MOST_ROWS])}
+    items = "".join(_failure(row, story_of.get(row.id)) for row in failed[:MOST_FAILURES])
+    more = len(failed) - MOST_FAILURES
+    rest = f'<p class="remark">The list of tasks has {plural(more, "more failed task")}.</p>' if more > 0 else ""
+    names = ", ".join(markup(row.id) for row in never[:MOST_FAILURES])
+    if len(never) > MOST_FAILURES:
+        names += f" and {len(never) - MOST_FAILURES:,} more"
+    cancelled = f'<p class="remark">{plural(len(never), "task")} cancelled: {names}.</p>' if never else ""
+    return _section("Failures", f'<ol class="edits">{items}</ol>{rest}{cancelled}')
+
+
+def _failure(row: TaskRow, story: int | None) -> str:
+    name = markup(row.id) if story is None else f'<a href="#story-{story}">{markup(row.id)}</a>'
+    took = "" if row.start is None or row.end is None else f" after {format_duration(row.end - row.start)}"
+    where = f" on {markup(row.device)}" if row.device else ""
+    attempts = f", in {plural(row.attempts, 'attempt')}" if row.attempts > 1 else ""
+    return (
+        f'<li class="is-failed"><p class="head"><b>{name}</b><span>failed{where}{took}{attempts}</span></p>'
+        f'<p class="reason">{markup(row.reason)}</p></li>'
+    )
+
+
+def figures(data: Report) -> str:
+    """Each figure with its name, for those who compare schedules."""
+    if not data.figures:
+        return _section("Figures", '<p class="none">There are no figures.</p>')
     named = [(markup(name), markup(value)) for name, value in data.figures]
     cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in named)
-    return f'<section aria-label="Summary"><dl class="figures">{cards}</dl></section>'
+    return _section("Figures", f'<dl class="figures">{cards}</dl>')
 
 
 def graph(data: Report) -> str:
