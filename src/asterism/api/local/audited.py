@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 TOLD = ("action", "status", "workflow", "scopes", "limits", "without_editor", "from_tasks", "device", "issue", "for")
 """The fields of requests that entries tell: none of them has a text that a person wrote, or a value of the work."""
 
-NAMES = ("name", "id", "key", "run", "plan")
+NAMES = ("name", "id", "key", "run", "plan", "file")
 """Where a request or an answer has the name of what was changed, if the path has none."""
 
 
