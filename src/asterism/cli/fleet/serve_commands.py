@@ -87,14 +87,14 @@ proxy_options = options(
     option(
         "--proxy-secret-file FILE",
         "A private file with the secret that the proxy sends in X-Asterism-Proxy-Secret.",
-        to="secret_file",
+        to="proxy_secret",
         type=click.Path(path_type=Path),
     ),
     option("--proxy-logout URL", "Where the proxy logs people out, such as /oauth2/sign_out.", to="logout"),
 )
 
 
-PROXY_VALUES = ("sources", "groups", "user_header", "groups_header", "secret_file", "logout")
+PROXY_VALUES = ("sources", "groups", "user_header", "groups_header", "proxy_secret", "logout")
 
 
 def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | None:
@@ -103,9 +103,9 @@ def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | No
     from asterism.base.private_file import read_private
     from asterism.server.people_proxy import PeopleProxy, parse_groups, parse_networks
 
-    sources, groups, user_header, groups_header, secret_file, logout = (values.pop(name) for name in PROXY_VALUES)
+    sources, groups, user_header, groups_header, proxy_secret, logout = (values.pop(name) for name in PROXY_VALUES)
     if not sources:
-        if groups or secret_file or logout:
+        if groups or proxy_secret or logout:
             raise click.UsageError("--group and the options of the proxy need --proxy-from ADDRESS.")
         return None
     if not behind_proxy or not groups:
@@ -113,9 +113,9 @@ def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | No
     if logout is not None and not re.fullmatch(r"(/(?!/)|https://)[!-~]*", logout):
         raise click.UsageError("--proxy-logout is a path of this site, or an https address.")
     secret = None
-    if secret_file is not None:
-        data = read_private(secret_file, "make another secret, here and at the proxy") or b""
-        needs = f"The secret of the proxy has at least {MIN_SECRET} characters: write it to {clean(str(secret_file))}."
+    if proxy_secret is not None:
+        data = read_private(proxy_secret, "make another secret, here and at the proxy") or b""
+        needs = f"The secret of the proxy has at least {MIN_SECRET} characters: write it to {clean(str(proxy_secret))}."
         secret = webhook_secret(data.decode("utf-8", "replace"), needs)
     return PeopleProxy(
         parse_networks(sources),
