@@ -18,6 +18,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from asterism.base.clock import first_of
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PLACE, Connections, Limits, Place, descriptor_limit, places
 from asterism.core.errors import AsterismError
@@ -313,9 +314,7 @@ async def serving(server: LimitedServer, sock: socket.socket) -> AsyncIterator[N
     the server."""
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        started = asyncio.create_task(server.ready.wait())
-        await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
+        await first_of(server.ready.wait(), asyncio.wait([task]))
         if task.done():
             task.result()
         yield

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from asterism.base.clock import first_of
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import error_text
 from asterism.core.plan.awaited import (
@@ -147,14 +148,7 @@ class AwaitedWorld:
 
     async def _until_called(self, watch: Watch) -> None:
         """Wait until an event was sent, a task begins to wait, or it is time to look again."""
-        interval = PLAN_INTERVAL if self._by_plan else EVENT_INTERVAL
-        jobs = [asyncio.create_task(watch.wait(interval)), asyncio.create_task(self._called.wait())]
-        try:
-            await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+        await first_of(watch.wait(PLAN_INTERVAL if self._by_plan else EVENT_INTERVAL), self._called.wait())
 
     async def _look_for_events(self) -> None:
         names, self._new = self._new, {}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from asterism.base.clock import first_of, stopped
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
@@ -77,16 +78,13 @@ class FleetMembership:
 
     async def __aenter__(self) -> FleetMembership:
         self.left = asyncio.create_task(self.agent.run())
-        joined = asyncio.create_task(self.agent.joined.wait())
         try:
-            await asyncio.wait([self.left, joined], return_when=asyncio.FIRST_COMPLETED)
+            await first_of(self.agent.joined.wait(), asyncio.wait([self.left]))
             if self.left.done():
                 self.left.result()
         except BaseException:
             self.left.cancel()
             raise
-        finally:
-            joined.cancel()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -94,8 +92,7 @@ class FleetMembership:
         try:
             await asyncio.wait([self.left], timeout=HAND_BACK_TIMEOUT)
         finally:  # the fleet finds out the rest when the heartbeats of this device stop
-            self.left.cancel()
-            await asyncio.gather(self.left, return_exceptions=True)
+            await stopped(self.left)
 
 
 class Ownership:
@@ -296,7 +293,7 @@ class Ownership:
                 return self.running
             started = asyncio.ensure_future(self._started.wait())
             either: list[asyncio.Future[Any]] = [started, self._ended]
-            try:
+            try:  # not with first_of, which takes more turns of the loop: the plan may have ended by then
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 started.cancel()

@@ -202,3 +202,10 @@ def test_json_without_edits_is_no_batch(data: Any) -> None:
 def test_a_batch_that_is_labelled_with_nonsense_is_refused(about: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask):
         EditBatch.from_json({"edits": [], **about})
+
+
+def test_edits_and_a_batch_of_them_are_the_same_batch() -> None:
+    cancel = CancelTask("a")
+    batch = EditBatch((cancel,), "ann")
+    assert EditBatch.of([cancel]) == EditBatch((cancel,))
+    assert EditBatch.of(batch) is batch

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
+from asterism.base.clock import stopped
 from asterism.base.content_store import Content, ContentStore
 from asterism.fleet import kept_files
 from asterism.fleet.device.agent import DeviceAgent
@@ -125,9 +126,7 @@ class FileWorld(FleetWorld):
         try:
             await super().play()
         finally:
-            for collector in collectors:
-                collector.cancel()
-            await asyncio.gather(*collectors, return_exceptions=True)
+            await stopped(*collectors)
         await asyncio.sleep(1.0)
         await self._collect_once()
         manifests = await kept_files.manifests(self.store)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from asterism.base.clock import ServerClock
+from asterism.base.clock import ServerClock, stopped
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.limits import Limit, Rate, limit_for, uses_of
 from asterism.core.run.run import Run
@@ -107,10 +107,7 @@ class World(Generic[AnyLife, AnyChecker]):
         return task
 
     async def _shut_down(self) -> None:
-        tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stopped(*(task for life in [*self.lives.values(), *self.ended] for task in life.tasks))
 
 
 class FleetWorld(World[FleetLife, Checker]):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from asterism.base.clock import stopped
 from asterism.core.run.run import Grant, Run
 from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
@@ -195,9 +196,7 @@ class GatewayWorld(FleetWorld):
             await super().play()
         finally:
             self.server.crash()
-            for task in self._monitors:
-                task.cancel()
-            await asyncio.gather(*self._monitors, return_exceptions=True)
+            await stopped(*self._monitors)
 
     def _watch_over(self) -> None:
         """Start a monitor beside the server."""

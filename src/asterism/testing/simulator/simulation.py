@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import heapq
 import importlib
 import json
@@ -35,30 +34,6 @@ class Playable(Protocol):
 World = TypeVar("World", bound=Playable)
 
 
-class _Due:
-    """An asyncio handle: a callback, its context, and whether it was cancelled."""
-
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
-
-    def __init__(self, loop: SimulationLoop, callback: Any, args: Any, context: Any) -> None:
-        self._loop, self._callback, self._args = loop, callback, args
-        self._context = contextvars.copy_context() if context is None else context
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # they may keep large objects alive
-
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def run(self) -> None:
-        try:
-            self._context.run(self._callback, *self._args)
-        except Exception as error:
-            self._loop.call_exception_handler({"message": "a callback failed", "exception": error})
-
-
 class SimulationLoop(SimLoop):
     """SimLoop without what only real time and real sockets need: a world takes thousands of turns of its loop, a hunt
     plays tens of thousands of worlds. Callbacks that are ready at one moment run in an order that follows the seed, and
@@ -67,8 +42,8 @@ class SimulationLoop(SimLoop):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._order = random.Random(seed)
-        self._due: list[_Due] = []
-        self._timers: list[tuple[float, int, _Due]] = []
+        self._due: list[asyncio.Handle] = []
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self._made = 0
         self._now = 0.0
 
@@ -76,7 +51,7 @@ class SimulationLoop(SimLoop):
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        due = _Due(self, callback, args, context)
+        due = asyncio.Handle(callback, args, self, context)
         self._due.append(due)
         return due
 
@@ -87,7 +62,7 @@ class SimulationLoop(SimLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        due = _Due(self, callback, args, context)
+        due = asyncio.Handle(callback, args, self, context)
         self._made += 1
         heapq.heappush(self._timers, (moment(when), self._made, due))
         return due
@@ -107,7 +82,7 @@ class SimulationLoop(SimLoop):
             self._order.shuffle(due)
         for callback in due:
             if not callback._cancelled:
-                callback.run()
+                callback._run()
 
 
 @overload
