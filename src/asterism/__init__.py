@@ -89,9 +89,11 @@ if TYPE_CHECKING:
     from asterism.durable.journal_store import ConstellationExists as ConstellationExists
     from asterism.durable.journal_store import OwnershipLost as OwnershipLost
     from asterism.durable.journal_store import UnknownConstellation as UnknownConstellation
+    from asterism.execution.actions import Attempt as Attempt
     from asterism.execution.http_requests import NoAnswer as NoAnswer
     from asterism.execution.http_requests import RequestFailed as RequestFailed
     from asterism.execution.plan_tick import with_tick as with_tick
+    from asterism.execution.plugin_actions import Action as Action
     from asterism.execution.processes import CommandFailed as CommandFailed
     from asterism.execution.task_inputs import MissingInput as MissingInput
     from asterism.fleet.device.agent import DeviceAgent as DeviceAgent

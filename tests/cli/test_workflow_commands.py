@@ -119,7 +119,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["x"], "it executes nothing: give one of call, argv, shell, http"),
-        (["x", "--argv", "a", "--shell", "b"], "only one of call, argv, shell, http, agent may be set"),
+        (["x", "--argv", "a", "--shell", "b"], "only one of call, argv, shell, http, agent, plugin may be set"),
         (["x", "--argv", "say 'hello"], "'--argv': the command line cannot be split into words: No closing quotation"),
         (["x", "--argv", ""], "argv is a non-empty list of strings"),
         (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: the expression is not valid"),

@@ -17,7 +17,8 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 In expected output ``...`` stands for anything, as in doctest; blanks do not count, and neither does the time in front
 of an event (``0.35  a started``). Of the commands, ``asterism``, ``touch``,
 ``python FILE`` and ``python -m MODULE`` are executed, with ``NAME=value`` in front of them in their environment;
-``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
+``make`` must name a target of the Makefile, and ``pip install .`` writes the metadata of the project of the page;
+others (``git``, ``cd``) are not looked at.
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
 the command printed. A command that ends in ``< FILE`` reads that file, and one that ends in ``> FILE`` writes its
@@ -43,6 +44,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -225,6 +227,8 @@ class Page:
                 self._command([program, *arguments], command, code)
             elif program in ("python", "python3") and (arguments[0].endswith(".py") or arguments[0] == "-m"):
                 self._command([sys.executable, *arguments], command, code)
+            elif [program, *arguments] == ["pip", "install", "."]:
+                _install()
             elif program == "make" and arguments and arguments[0] not in make_targets():
                 self._fail(command.line, f"the Makefile has no target {arguments[0]!r}")
 
@@ -278,6 +282,18 @@ class Page:
         for _, process in self._left_running:
             process.kill()
             process.communicate()
+
+
+def _install() -> None:
+    """What an installer leaves of the project in this folder, which is on the path: its metadata."""
+    project = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]
+    metadata = Path(f"{project['name']}-{project['version']}.dist-info")
+    metadata.mkdir()
+    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}"]
+    (metadata / "METADATA").write_text("\n".join(lines), encoding="utf-8")
+    groups = project["entry-points"].items()
+    text = [f"[{group}]\n{name} = {value}" for group, entries in groups for name, value in entries.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(text), encoding="utf-8")
 
 
 def _free_place() -> str:

@@ -51,6 +51,8 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
+from tests.execution.plugin_packages import greetings
+from tests.process_scenes import PATIENCE
 
 LARGE = "x" * 200_000
 
@@ -80,6 +82,8 @@ async def divide() -> float:
     return 1 / 0
 
 
+__all__ = ["greetings"]
+
 ECHO = Workflow("echo", call="tests.gateway.test_gateway_http:echo")
 
 
@@ -104,6 +108,27 @@ async def working(agent: DeviceAgent) -> AsyncIterator[None]:
     yield
     agent.drain()
     await task
+
+
+async def test_a_device_over_http_does_the_work_of_its_plug_ins(
+    greetings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code that names capabilities leaves out the plug-ins that it does not name."""
+    flow = Workflow("greet", plugin={"greet": {"name": "{who}"}})
+    async with asyncio.timeout(PATIENCE), served() as (fleet, app):
+        transport = HttpTransport("http://server", inner=app)
+        keys = DeviceKey.new(), DeviceKey.new()
+        await enrol(transport, keys[0], "lab-1", await invite(fleet.store, name="*", can=["gpu"]))
+        await enrol(transport, keys[1], "lab-2", await invite(fleet.store, name="*"))
+        async with (
+            working(DeviceAgent(GatewayAccess(transport, keys[0], MemoryOutbox()), "lab-1", can=["gpu"])),
+            working(DeviceAgent(GatewayAccess(transport, keys[1], MemoryOutbox()), "lab-2")),
+        ):
+            can = {session.device: session.can for session in await fleet.devices()}
+            assert can == {"lab-1": {"gpu"}, "lab-2": {"plugin:greet", "plugin:wait"}}
+            run = await fleet.wait((await fleet.create(flow, {"who": "Ann"})).id)
+            assert (run.device, run.output) == ("lab-2", "top-secret-hello Ann")
+        await transport.close()
 
 
 async def test_a_device_executes_runs_over_http_with_large_values_and_its_output() -> None:

@@ -238,6 +238,8 @@ WRITTEN = frozenset(
         "requires",
         "notify_command",
         "notify_url",
+        "notify_plugin",
+        "plugin",
         "tail",
         "artifacts",
         "outputs",

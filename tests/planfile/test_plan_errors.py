@@ -31,7 +31,7 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("shell: make\nqqq: 1", 6, "unknown key 'qqq'; the keys are argv, shell, call, http"),
         ("shell: make\nshell: test", 6, "the key 'shell' is here twice; the first is in line 5"),
         ("argv: [make]\nshell: make", 6, "has argv and shell; a task has one action"),
-        ("retries: 1", 4, "has no action; give it one of argv, shell, call, http"),
+        ("retries: 1", 4, "has no action; give it one of call, argv, shell, http"),
         ("shell:", 4, "has no action"),
         ("shell: ''", 5, "shell is empty"),
         ("argv: make", 5, "argv must be a list, such as [one, two], not 'make'"),

@@ -102,7 +102,7 @@ def test_a_plan_that_names_a_tick_asks_for_one_and_one_that_names_a_time_does_no
         ("{wait_for: {until: noon}}", "until: 'noon' is not a time"),
         ("{wait_for: {event: x, timeout: soon}}", "'soon' is not a valid duration"),
         ("{wait_for: {event: '{params.x}'}, retries: 1}", "cannot have retries"),
-        ("{}", "has no action; give it one of argv, shell, call, http, agent, or wait_for"),
+        ("{}", "has no action; give it one of call, argv, shell, http, agent, plugin, or wait_for"),
     ],
 )
 def test_mistakes_are_sentences(task: str, text: str) -> None:

@@ -964,7 +964,8 @@ class RunOutput(Document):
 
 
 class Workflow(Document):
-    """What runs execute: exactly one of ``call``, ``argv``, ``shell``, ``http`` and ``agent``, and its terms."""
+    """What runs execute: exactly one of ``call``, ``argv``, ``shell``, ``http``, ``agent`` and ``plugin``, and its
+    terms."""
 
     name: str
     version: int
@@ -973,6 +974,7 @@ class Workflow(Document):
     shell: str | None
     http: JsonObject | None
     agent: JsonObject | None
+    plugin: JsonObject | None
     env: JsonObject
     outputs: dict[str, str] | None
     cwd: str | None
@@ -1355,6 +1357,7 @@ class Settings(Document):
     peer_blobs: int
     notify_command: list[str] | None
     notify_url: str | None
+    notify_plugin: str | None
     weights: dict[str, float]
 
 

@@ -75,6 +75,7 @@ _SECTIONS = {
         "fleet.access_commands:token": "Manage access to the server: create, list, revoke, login.",
         "fleet.peer_commands:peer": "Exchange runs with stores on other machines.",
         "store_commands:store": "Create, inspect and back up a store: init, info, check and more.",
+        "plugin_commands:plugins": "List the plug-ins of this machine, and what each may do.",
     },
     "Series": {
         "series.series_commands:series": "Keep one issue of a series active: claim, status, release and more.",

@@ -51,6 +51,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.plan_summaries import ENDED, live_sessions
 from asterism.durable.rejected_edits import record_rejection
+from asterism.execution.plugin_actions import check_plugin
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.waiting_edits import WaitingEdits
@@ -133,6 +134,7 @@ async def try_edit(
     await _check_at_rest(fleet, stored, dry_run=True)
     waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
     waits = waiting.wait_reasons(batch, editor)
+    stored.plan.check_plugin = check_plugin
     return stored.plan.apply(batch, fleet.store.clock()), waits
 
 

@@ -29,7 +29,7 @@ from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.journal import BegunRun, EndedRun, RecordedConstellation
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
-from asterism.core.plan.task import ACTIONS, Lane, Task
+from asterism.core.plan.task import Lane, Task, kind_of
 from asterism.core.plan.task_files import handles_files
 from asterism.core.run import transitions
 from asterism.core.run.placement import mismatch_reason
@@ -133,7 +133,7 @@ class PlanWorkflows:
 
     async def of(self, task: Task, journal: JournalWriter) -> Workflow:
         """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
-        if task.http is not None or task.env or task.agent is not None or handles_files(task):
+        if task.env or kind_of(task) in ("http", "agent", "plugin") or handles_files(task):
             flow = self._new(task, journal)  # only the whole workflow tells whether it is known
         else:
             shape = (
@@ -168,7 +168,7 @@ def _text(flow: Workflow) -> str:
 
 def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
     call = task.call
-    if all(getattr(task, action) is None for action in ACTIONS):
+    if kind_of(task) is None:
         call = NO_ACTION
     return Workflow(
         name,
@@ -185,6 +185,7 @@ def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
         retries=task.retries,
         backoff=task.backoff,
         agent=task.agent,
+        plugin=task.plugin,
         outputs=dict(task.outputs) if handles_files(task) else None,
         **run_terms,
     )

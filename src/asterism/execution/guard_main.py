@@ -302,6 +302,8 @@ class Guarded:
         if ticket in self.groups:
             _write(mark)
             _signal(self.groups.pop(ticket), signal.SIGKILL)
+            if ticket in self.folders:
+                undo(self.folders[ticket])
 
     def end_all(self) -> None:
         """The parent is gone: end every group, and remove the folders."""
@@ -317,6 +319,20 @@ class Guarded:
 
             for folder in self.folders.values():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def undo(folder: bytes) -> None:
+    """Run the command in the file ``undo`` of a folder, without waiting: it ends what killed processes leave outside of
+    themselves."""
+    try:
+        with open(os.path.join(folder, b"undo"), "rb") as file:
+            argv = file.read().split(b"\0")
+        null = os.open(os.devnull, os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in range(3)]
+        os.posix_spawn(argv[0], argv, os.environb, file_actions=actions, setpgroup=0)
+    except OSError:
+        return
+    os.close(null)
 
 
 def _write(line: bytes) -> None:

@@ -222,6 +222,7 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         needs=frozenset(fill_text(need, scope) for need in task.needs),
         skip_if_unchanged=None if task.skip_if_unchanged is None else _fill_paths(task.skip_if_unchanged, scope),
         agent=None if task.agent is None else _fill_agent(task.agent, scope),
+        plugin=None if task.plugin is None else fill_value(task.plugin, scope),
         outputs={name: fill_text(path, scope) for name, path in task.outputs.items()},
         uses={fill_text(name, scope): amount for name, amount in task.uses.items()},
         wait_for=None if task.wait_for is None else _fill_wait(task.wait_for, scope),

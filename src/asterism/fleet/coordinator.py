@@ -11,11 +11,8 @@ the lease saves work. A holder that cannot renew it stops a little before it exp
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from asterism.base.clock import Clock
@@ -25,8 +22,8 @@ from asterism.core.json_values import JsonObject
 from asterism.execution.processes import Commands
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
+from asterism.fleet.notifiers import Delivery, notify
 from asterism.fleet.policy.device_policy import DevicePolicy
-from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.role_lease import LONGEST_LEASE, RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE, Settings
 from asterism.store.optimistic_update import try_commit
@@ -218,31 +215,23 @@ class Notifier:
                 cursor = cursor._replace(revision=(cursor.revision or 0) + 1)
 
     async def _deliver(self, settings: Settings, notice: JsonObject) -> bool:
-        """Deliver one notice to the command and to the address. Returns whether both succeeded."""
+        """Deliver one notice to all that the settings name. Returns whether all of it succeeded."""
         mask = environment_mask((), self._policy.holds_secret)
-        deliveries = []
-        if settings.notify_command is not None:
-            receiver = f"the command {settings.notify_command[0]}"
-            deliveries.append(_deliver_to(receiver, self._run(settings.notify_command, notice), mask))
-        if settings.notify_url is not None:
-            post = {"url": settings.notify_url, "method": "POST", "json": notice}
-            deliveries.append(_deliver_to("the notification address", request(post, {}, self._policy, mask), mask))
+        deliveries = [
+            _deliver_to(receiver, notify(name, Delivery(notice, target, self._policy, mask, self._commands)), mask)
+            for name, target, receiver in _receivers(settings)
+        ]
         return all(await asyncio.gather(*deliveries))
 
-    async def _run(self, command: tuple[str, ...], notice: JsonObject) -> None:
-        program = self._policy.command(command[0])
-        argv = [program.name if program is not None else command[0], *command[1:]]
-        environment = {name: value for name, value in os.environ.items() if self._policy.passes(name)}
-        with tempfile.TemporaryFile() as stdin_file:
-            stdin_file.write(json.dumps(notice).encode())
-            stdin_file.seek(0)
-            await self._commands.run(
-                argv,
-                environment,
-                self._policy.directory(None),
-                executable=program.file if program is not None else None,
-                stdin=stdin_file,
-            )
+
+def _receivers(settings: Settings) -> Iterator[tuple[str, Any, str]]:
+    """The notifiers that the settings name, what each gets, and what it is called in the log."""
+    if settings.notify_command is not None:
+        yield "command", settings.notify_command, f"the command {settings.notify_command[0]}"
+    if settings.notify_url is not None:
+        yield "url", settings.notify_url, "the notification address"
+    if settings.notify_plugin is not None:
+        yield settings.notify_plugin, None, f"the plug-in {settings.notify_plugin!r}"
 
 
 async def _deliver_to(receiver: str, delivery: Coroutine[Any, Any, Any], mask: Mask) -> bool:

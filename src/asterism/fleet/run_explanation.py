@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from asterism.base.durations import format_age, format_delay, format_duration
 from asterism.core.limits import Shortage, UnknownLimit, uses_of
+from asterism.core.plan.task import absent_plugin
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
@@ -295,7 +296,7 @@ def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Sess
     waited_for += [_resting(placer, device) for device in choice.resting]
     if waited_for:
         return waited_for[:MOST_NAMED]
-    reasons = [_no_device(run, placer)]
+    reasons = [_no_device(run, flow, placer)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
     if run.pinned is None and not _has_slots(placer):
         asked = []
@@ -308,7 +309,7 @@ def _has_slots(placer: Placer) -> bool:
     return any(session.slots for session in placer.sessions.values())
 
 
-def _no_device(run: Run, placer: Placer) -> Reason:
+def _no_device(run: Run, flow: Workflow, placer: Placer) -> Reason:
     count = len(placer.sessions)
     if run.pinned is not None:
         how = "cannot" if run.pinned in placer.sessions else "is not joined"
@@ -317,6 +318,9 @@ def _no_device(run: Run, placer: Placer) -> Reason:
         return Reason("no_device", "", "no device is joined")
     if not _has_slots(placer):  # they run plans, such as the command that asks
         return Reason("no_device", "", "no device that executes work is joined")
+    absent = absent_plugin(flow.needs, [session.can for session in placer.sessions.values()])
+    if absent is not None:
+        return Reason("no_device", "", absent)
     return Reason(
         "no_device",
         "",

@@ -36,6 +36,7 @@ from asterism.base import expressions
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.task import plugins_in
 from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
@@ -200,6 +201,8 @@ class Gateway:
             raise InvalidMessage("this host is not possible")
         if accepts is not None and (problem := expressions.check(accepts)) is not None:
             raise InvalidMessage(f"accepts is not valid: {problem}")
+        if who.can is not None:  # it announces its plug-ins by itself, also those that it was not enrolled for
+            can = frozenset(need for need in can if need in who.can or not plugins_in([need]))
         if who.can is not None and not can <= who.can:
             missing = ", ".join(sorted(can - who.can))
             known = ", ".join(sorted(who.can)) or "no capability"

@@ -39,6 +39,7 @@ TASK_FIELDS: dict[str, dict[str, Any]] = {
     "shell": {**_TEXT, "description": "a shell line"},
     "http": {**_OBJECT, "description": "a request: method, url, headers, body"},
     "agent": {**_OBJECT, "description": "work for an agent: description, tips (texts), result (a JSON Schema)"},
+    "plugin": {**_OBJECT, "description": 'work of a plug-in of the devices: {"container": {"image": …, "argv": […]}}'},
     "inputs": {**_OBJECT, "description": 'values by name, or {"from": "task", "select": "result.path"}'},
     "env": _OBJECT,
     "cwd": _TEXT,

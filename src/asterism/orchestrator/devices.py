@@ -21,6 +21,7 @@ from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.artifacts import Artifacts
 from asterism.execution.function_calls import attempt_logger, record_traceback
+from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, call_apart
 from asterism.execution.working_folder import InputFiles, WorkFiles
@@ -162,7 +163,7 @@ class LocalDevice:
 
     async def _with_inputs(self, work: Work) -> Any:
         task = work.task
-        names = secrets_of_task(task)
+        names = secrets_of_task(task) | {*plugin_secrets(task.plugin)}
         self._read |= names
         with environment_mask(names, self._read.__contains__) as mask:
             self._warn(mask)

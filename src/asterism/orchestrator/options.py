@@ -18,6 +18,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.execution.artifacts import Artifacts
+from asterism.execution.plugin_actions import check_plugin
 from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import mask_conditions
@@ -119,8 +120,9 @@ class Options:
         plan.state = ConstellationState.READY
 
     def evaluate_conditions(self, plan: Constellation) -> None:
-        """Give a plan what evaluates and checks its conditions."""
+        """Give a plan what evaluates and checks its conditions, and what checks the work of plug-ins."""
         mask_conditions(plan, self.conditions)
+        plan.check_plugin = check_plugin
 
     def add_ranks(self, plan: Constellation) -> None:
         if self.rank and plan.ranks is None:

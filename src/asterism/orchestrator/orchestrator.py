@@ -23,7 +23,7 @@ from asterism.core.plan.explain import Holder, Why, approval_holder
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.plan.task import lane_of
+from asterism.core.plan.task import absent_plugin, lane_of, needs_of
 from asterism.core.run.placement import Strategy
 from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
@@ -358,7 +358,9 @@ def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: No
         return Holder("backoff", "", "it waits before its next attempt")
     capable = scheduler.roster.capable(lane_of(node.task))
     if not capable:
-        return Holder("no_device", "", f"{missing(node)} has joined; the devices are {scheduler.roster.names()}")
+        absent = absent_plugin(needs_of(node.task), [member.can for member in scheduler.roster])
+        text = absent or f"{missing(node)} has joined; the devices are {scheduler.roster.names()}"
+        return Holder("no_device", "", text)
     if not any(member.reachable for member in capable):
         resting = ", ".join(member.id for member in capable)
         return Holder("resting", resting, f"every device that can run it gave it back: {resting}")

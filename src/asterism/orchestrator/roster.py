@@ -19,8 +19,9 @@ from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
-from asterism.core.plan.task import Lane, Task, lane_of, needs_of
-from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable
+from asterism.core.plan.task import Lane, Task, lane_of, needs_of, needs_text, plugins_in
+from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable, needed_capabilities
+from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.orchestrator.devices import Device, LocalDevice, Work
 from asterism.orchestrator.events import DeviceEvent, PlanEvents
 from asterism.orchestrator.plan_logs import PlanLogs
@@ -104,7 +105,10 @@ class Roster:
         return None if None in slots else sum(slot for slot in slots if slot is not None)
 
     def serves(self, member: Member, lane: Lane) -> bool:
-        """Whether a device can run the tasks of a lane."""
+        """Whether a device can run the tasks of a lane. The plug-ins of this process are looked up only for a lane that
+        needs one."""
+        if isinstance(member.device, LocalDevice) and plugins_in(needed_capabilities(lane)):
+            member.can |= plugin_capabilities()
         return capable(member, lane)
 
     def capable(self, lane: Lane) -> list[Member]:
@@ -267,5 +271,5 @@ def missing(node: Node) -> str:
     """The device that a task needs and that has not joined, such as "no device with 'gpu'"."""
     task = node.task
     wanted = needs_of(task)
-    needs = f" with {', '.join(map(repr, sorted(wanted)))}" if wanted else ""
+    needs = f" with {needs_text(wanted)}" if wanted else ""
     return f"no device{needs}" if task.device is None else f"no device {task.device!r}{needs}"

@@ -333,8 +333,9 @@ def _executed(work: Work) -> Any:
     task = work.task
     results = dict(work.results) if task.call is not None else {name: work.results[name] for name in _sources(task)}
     executed = {name: task.field_to_json(name) for name in _EXECUTED}
-    if task.agent is not None:  # left out otherwise: the records of other tasks stay valid
-        executed["agent"] = task.field_to_json("agent")
+    for kind in ("agent", "plugin"):
+        if getattr(task, kind) is not None:  # left out otherwise: the records of other tasks stay valid
+            executed[kind] = task.field_to_json(kind)
     return [executed, plain_json(results)]
 
 

@@ -24,6 +24,7 @@ from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.plan import awaited, task_files
+from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
@@ -34,8 +35,6 @@ from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
 from asterism.planfile.validation_messages import format_path
-
-ACTIONS = ("argv", "shell", "call", "http", "agent")
 
 Finding = tuple[tuple[Part, ...], str, bool]
 """A path in the task, a sentence about it, and whether it is only a warning."""
@@ -89,6 +88,8 @@ class TaskChecks:
             yield from self._request(self.task.http)
         if self.task.agent is not None:
             yield from self._agent(self.task.agent)
+        if self.task.plugin is not None:
+            yield from self._plugin(self.task.plugin)
 
     def _actions(self) -> Iterator[Finding]:
         actions = [action for action in ACTIONS if getattr(self.task, action) is not None]
@@ -286,6 +287,28 @@ class TaskChecks:
             except UnsupportedPattern as error:
                 yield ("agent", "result"), f"agent.result: {error}", False
 
+    def _plugin(self, plugin: Mapping[str, Any]) -> Iterator[Finding]:
+        """The work of a plug-in. Where placeholders stand in it, its types are known only when they are filled in."""
+        problems = list(plugin_problems(plugin))
+        for text in problems:
+            yield ("plugin",), text, False
+        if problems:
+            return
+        from asterism.execution.actions import ACTIONS as KINDS
+        from asterism.execution.plugin_actions import check_plugin, device_objection
+
+        name = plugin_name(plugin)
+        if KINDS.find(name) is None:
+            text = f"the plug-in {name!r} is not installed here, so its work is not checked; a device has to have it"
+            yield ("plugin", name), text, True
+            return
+        filled = not any(True for _, text in _texts_in((), plugin[name]) for _ in placeholders(text))
+        problem = check_plugin(plugin) if filled else None
+        if problem is not None:
+            yield ("plugin", name), problem, False
+        elif (why := device_objection(plugin)) is not None:
+            yield ("plugin", name), f"{name}: {why}", True
+
     def _request(self, request: models.Request) -> Iterator[Finding]:
         problem = request_url_problem(request.url)
         if problem is not None:
@@ -416,6 +439,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
     elif task.agent is not None:
         yield ("agent", "description"), task.agent.description
         yield from _texts_in(("agent", "tips"), task.agent.tips)
+    yield from _texts_in(("plugin",), task.plugin)
     if task.http is not None:
         yield ("http", "url"), task.http.url
         for key, value in (("headers", task.http.headers), ("params", task.http.params), ("json", task.http.content)):

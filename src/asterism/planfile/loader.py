@@ -45,6 +45,7 @@ from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
+from asterism.planfile.plugin_keys import with_plugin
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
@@ -301,8 +302,10 @@ class _PlanReader:
                 text = f"task {task_id!r} is in {where} too; give one of them another id"
                 self.mistakes.append(Mistake(line, text, file=source.file))
                 continue
-            if defaults is not None and isinstance(value, YamlMapping):
-                value = with_defaults(value, source.data["defaults"], defaults)
+            if isinstance(value, YamlMapping):
+                value = with_plugin(value, models.Task.model_fields)
+                if defaults is not None:
+                    value = with_defaults(value, source.data["defaults"], defaults)
             self.raw[task_id] = RawTask(value, line, source.file)
 
     def _task(self, task_id: str, raw: RawTask, context: PlanContext) -> tuple[models.Task, Sources]:
@@ -428,7 +431,8 @@ def _takes_files(inputs: Any) -> bool:
     return isinstance(inputs, Mapping) and any(map(is_files_reference, inputs.values()))
 
 
-_CONVERTED = ("argv", "http", "inputs", "env", "agent", "device", "effects", "foreach", "skip_if_unchanged", "wait_for")
+_RAW = ("http", "inputs", "env", "agent", "plugin")
+_CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for")
 """The fields of a task that have another form in a plan file."""
 
 _SAME = tuple(name for name in models.Task.model_fields if name in Task.__dataclass_fields__ and name not in _CONVERTED)
@@ -436,7 +440,7 @@ _SAME = tuple(name for name in models.Task.model_fields if name in Task.__datacl
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     values = {name: value for name in _SAME if (value := getattr(task, name)) is not None}
-    values |= {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
+    values |= {key: plain_json(raw[key]) for key in _RAW if raw.get(key)}
     if task.argv is not None:
         values["argv"] = tuple(task.argv)
     if task.skip_if_unchanged is not None:

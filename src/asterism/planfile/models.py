@@ -13,6 +13,7 @@ from asterism.base.durations import DURATION_PATTERN, parse_duration
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
+from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
@@ -229,7 +230,7 @@ Part = str | int
 
 
 class Task(Shape):
-    """A task: one of argv, shell, call, http and agent, and its conditions."""
+    """A task: one of argv, shell, call, http, agent and the name of a plug-in, and its conditions."""
 
     argv: Annotated[list[str] | None, Field(min_length=1, description="a command; `{name}` stands for an input")] = None
     shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are environment variables")] = None
@@ -245,6 +246,10 @@ class Task(Shape):
         ]
         | None
     ) = None
+    plugin: Annotated[
+        dict[Name, dict[Name, AnyConstant]] | None,
+        Field(min_length=1, max_length=1, description="work of a plug-in, by its name: `{container: {image: …}}`"),
+    ] = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
     cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
@@ -428,6 +433,11 @@ class _Untitled(GenerateJsonSchema):
 
 
 def json_schema() -> JsonObject:
-    """The JSON Schema of plan files, generated from the models."""
+    """The JSON Schema of plan files, generated from the models, with the plug-ins that this package has as keys."""
+    from asterism.execution.actions import ACTIONS
+    from asterism.execution.plugin_actions import action_class
+
     schema = Plan.model_json_schema(by_alias=True, schema_generator=_Untitled)
+    keys = schema["$defs"]["Task"]["properties"]
+    keys |= {name: action_class(name).schema() for name in ACTIONS.built_in if name not in CORE_KINDS}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Asterism plan file"}

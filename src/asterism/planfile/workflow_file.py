@@ -17,7 +17,7 @@ file are reported at once, each with its line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asterism.base import expressions
@@ -25,7 +25,9 @@ from asterism.base.durations import InvalidDuration, parse_duration
 from asterism.base.text import request_url_problem, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.plan.task import ACTIONS
 from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow
+from asterism.planfile.plugin_keys import plugin_key
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
 _DURATIONS = frozenset({*SECONDS, "backoff", "backoff_most"})
@@ -57,6 +59,12 @@ def parse_workflows(text: str, name: str = "workflow") -> list[Workflow]:
     return workflows
 
 
+def _plugin_problem(plugin: Mapping[str, Any]) -> str | None:
+    from asterism.execution.plugin_actions import check_plugin
+
+    return check_plugin(plugin)
+
+
 class _File:
     def __init__(self, data: Any, mistakes: list[Mistake]) -> None:
         self.data, self.mistakes = data, mistakes
@@ -67,7 +75,7 @@ class _File:
     def workflows(self) -> list[Workflow]:
         if not isinstance(self.data, YamlMapping):
             if not self.mistakes:
-                self.blame((), "a workflow must be a mapping with a name and one of argv, shell, call, http and agent")
+                self.blame((), f"a workflow must be a mapping with a name and one of {', '.join(ACTIONS)}")
             return []
         if "workflows" not in self.data:
             if "name" not in self.data:
@@ -90,6 +98,10 @@ class _File:
             self.blame(path, f"workflow {name!r} must be a mapping")
             return []
         before = len(self.mistakes)
+        plugin = plugin_key(fields, (*KEYS, "name"))
+        if plugin is not None:
+            fields = {**fields, "plugin": {plugin: fields[plugin]}}
+            del fields[plugin]
         values = {key: self._value(path, key, value) for key, value in fields.items()}
         known = {key: value for key, value in values.items() if key in KEYS}
         try:
@@ -101,6 +113,9 @@ class _File:
             if not error.problems:
                 self.blame(path, str(error))
             return []
+        mistake = None if flow.plugin is None else _plugin_problem(flow.plugin)
+        if mistake is not None:
+            self.blame(path, f"workflow {name!r}: {mistake}")
         return [flow] if len(self.mistakes) == before else []
 
     def _value(self, path: tuple[str, ...], key: str, value: Any) -> Any:

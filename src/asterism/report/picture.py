@@ -17,6 +17,7 @@ from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.folded_groups import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED
+from asterism.core.plan.task import plugin_text
 
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
@@ -171,6 +172,8 @@ def _action(task: Task) -> str:
         return f"{task.http.get('method', 'GET')} {masked_url(str(task.http.get('url', '')))}"
     if task.agent is not None:
         return str(task.agent["description"])
+    if task.plugin is not None:
+        return plugin_text(task.plugin)
     if task.wait_for is not None:
         return f"wait {wait_text(task.wait_for)}"
     if task.call is None:

@@ -8,6 +8,9 @@
 ``memory:``                           this process only, until it ends
 ====================================  ===================================================================
 
+Another scheme is the name of a plug-in (``base/plugins.py``): an async function of the URL and ``create``, which
+returns a ``Store`` or raises StoreError.
+
 Without a URL, the environment variable ``ASTERISM_STORE`` names the store; without that, it is a file in the user's
 data directory.
 """
@@ -18,9 +21,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
+from asterism.base.plugins import PluginProblem, Registry
 from asterism.base.text import masked_url
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
@@ -44,27 +48,22 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
         if not create and not file.parent.is_dir():
             raise StoreNotFound(f"there is no store {file}")
         return await SqliteStore.open(file, create=create)
-    scheme, colon, rest = named.partition(":")
-    match scheme.lower() if colon else "":
-        case "memory":
-            if rest.strip("/"):
-                raise StoreError(f"a store in memory has no name: write memory: instead of {masked_url(named)!r}")
-            from asterism.store.memory import MemoryStore
-
-            return MemoryStore()
-        case "sqlite":
-            return await SqliteStore.open(_file_of(named, rest), create=create)
-        case "postgresql" | "postgres":
-            return await _open_postgres(named, create)
-        case "" if "." in named or "/" in named:
-            return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
-        case "":
-            shown = masked_url(named)
-            raise StoreError(
-                f"{shown!r} is not the address of a store: {FORMS}; for a file of this name write sqlite:///{shown}"
-            )
-    # only the scheme is shown: the rest may contain a password
-    raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")
+    scheme, colon, _ = named.partition(":")
+    if not colon and ("." in named or "/" in named):
+        return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
+    if not colon:
+        shown = masked_url(named)
+        raise StoreError(
+            f"{shown!r} is not the address of a store: {FORMS}; for a file of this name write sqlite:///{shown}"
+        )
+    try:
+        if STORES.find(scheme.lower()) is None:
+            raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")  # the rest may contain a password
+        # in a thread: the import of a driver takes a tenth of a second
+        opened = (await asyncio.to_thread(STORES.load, scheme.lower()))(named, create=create)
+    except PluginProblem as error:
+        raise StoreError(str(error)) from error
+    return await opened
 
 
 def default_file(
@@ -110,8 +109,31 @@ def _file_of(url: str, rest: str) -> str:
     return os.path.expanduser(path)
 
 
-async def _open_postgres(url: str, create: bool) -> Store:
-    # imported only now, since it needs asyncpg; in a thread, since that takes a tenth of a second
-    engine = await asyncio.to_thread(import_module, "asterism.store.postgres")
-    store: Store = await engine.PostgresStore.open(url, create=create)
-    return store
+async def open_sqlite(url: str, *, create: bool) -> Store:
+    return await SqliteStore.open(_file_of(url, url.partition(":")[2]), create=create)
+
+
+async def open_memory(url: str, *, create: bool) -> Store:
+    if url.partition(":")[2].strip("/"):
+        raise StoreError(f"a store in memory has no name: write memory: instead of {masked_url(url)!r}")
+    from asterism.store.memory import MemoryStore
+
+    return MemoryStore()
+
+
+class OpenStore(Protocol):
+    """Opens a store of one scheme. Raises as ``open_store`` does."""
+
+    async def __call__(self, url: str, /, *, create: bool) -> Store: ...
+
+
+STORES: Registry[OpenStore] = Registry(
+    "asterism.stores",
+    {
+        "sqlite": f"{__name__}:open_sqlite",
+        "postgresql": "asterism.store.postgres:PostgresStore.open",
+        "postgres": "asterism.store.postgres:PostgresStore.open",
+        "memory": f"{__name__}:open_memory",
+    },
+)
+"""What opens a store, by the scheme of its URL."""

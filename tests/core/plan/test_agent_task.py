@@ -56,7 +56,7 @@ def test_every_problem_has_a_message(work: Any, problem: str) -> None:
 
 
 def test_an_agent_beside_another_action_is_refused() -> None:
-    with pytest.raises(InvalidTask, match="only one of call, argv, shell, http, agent may be set"):
+    with pytest.raises(InvalidTask, match="only one of call, argv, shell, http, agent, plugin may be set"):
         Task("a", agent={"description": "x"}, shell="true")
 
 

@@ -56,7 +56,7 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"id": ""}, "the id must be a non-empty string"),
         ({"id": 5}, "the id must be a non-empty string"),
         ({"id": "a\nb"}, "the id must not contain control characters"),
-        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http, agent may be set"),
+        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http, agent, plugin may be set"),
         ({"effects": ["explodes"]}, "effects is a list of"),
         ({"effects": 5}, "effects is a list of"),
         ({"cost": -1}, "cost is a number, 0 or more"),

@@ -39,6 +39,7 @@ actions = st.one_of(
     st.fixed_dictionaries({"call": st.builds("{}:{}".format, texts, texts)}),
     st.fixed_dictionaries({"argv": st.lists(st.text(max_size=8), min_size=1, max_size=3)}),
     st.fixed_dictionaries({"shell": st.text(max_size=8)}),
+    st.fixed_dictionaries({"plugin": st.builds(lambda work: {"container": work}, json_objects)}),
     st.fixed_dictionaries({"http": st.builds(lambda rest, url: {**rest, "url": url}, json_objects, st.text())}),
 )
 others = st.fixed_dictionaries(
@@ -213,6 +214,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "agent": ([{}, {"description": 7}, [], 7], "agent "),
     "uses": ([[], "warehouse", None, {"a b": 1}, {"a": 0}], "uses"),
     "outputs": ([[], 7, {"a": "/x"}, {"a b": "x"}, {"a": 7}], "output"),
+    "plugin": ([[], 7, {}, {"a": {}, "b": {}}, {"A b": {}}, {"a": 7}, {"a": {7: 8}}], "plug"),
 }
 """Field -> values it must not have -> what is said about each."""
 
@@ -239,7 +241,7 @@ def test_a_workflow_that_executes_nothing_is_none() -> None:
 
 
 def test_a_workflow_executes_one_thing() -> None:
-    with pytest.raises(InvalidWorkflow, match="only one of call, argv, shell, http, agent may be set"):
+    with pytest.raises(InvalidWorkflow, match="only one of call, argv, shell, http, agent, plugin may be set"):
         Workflow("w", shell="true", argv=("true",))
 
 
@@ -287,7 +289,7 @@ def test_what_is_no_workflow_at_all_is_refused_in_few_words(data: Any) -> None:
 def test_a_name_with_a_colon_does_not_garble_the_message() -> None:
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow("a: b", shell="true", argv=("true",))
-    assert str(caught.value) == "workflow 'a: b': only one of call, argv, shell, http, agent may be set"
+    assert str(caught.value) == "workflow 'a: b': only one of call, argv, shell, http, agent, plugin may be set"
 
 
 def test_a_bad_workflow_is_an_error_of_the_tree_and_a_value_error() -> None:

@@ -27,7 +27,7 @@ from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
-from asterism.core.plan.task import AGENT_NEEDS
+from asterism.core.plan.task import action_needs, plugins_in
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
 from asterism.core.run.transitions import attempts_of, waiting_time, work_time
 from asterism.core.run.workflow import DEFAULTS, Workflow
@@ -259,9 +259,12 @@ async def _device_advice(fleet: Fleet, run: Run) -> list[str]:
     """How to get a device that can execute a run."""
     flow = await fleet.workflows.get(run.workflow, run.version)
     name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
-    can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs - AGENT_NEEDS))
+    can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs - action_needs(flow)))
     can += " --agent COMMAND" if flow.agent is not None else ""
     lines = [f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}"]
+    lines += [
+        f"It has to have the plug-in {name!r}: asterism plugins lists its plug-ins" for name in plugins_in(flow.needs)
+    ]
     called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
     if called:
         peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"

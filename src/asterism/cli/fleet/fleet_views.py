@@ -17,6 +17,7 @@ from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.run.run_views import RUN_TABLE
 from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
+from asterism.core.plan.task import plugin_text
 from asterism.core.run.workflow import DEFAULTS
 
 GONE = ("left", "replaced", "revoked")
@@ -130,6 +131,8 @@ def action_of(flow: documents.Workflow) -> str:
         return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
     if flow.agent is not None:
         return f"agent: {flow.agent['description']}"
+    if flow.plugin is not None:
+        return plugin_text(flow.plugin)
     return flow.call or ""
 
 
@@ -201,6 +204,7 @@ def settings_lines(settings: documents.Settings, width: int | None = None) -> li
         "peer_blobs": f"each peer may store {format_size(settings.peer_blobs)} of large inputs and outputs here",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
         "notify_url": settings.notify_url or "none",
+        "notify_plugin": settings.notify_plugin or "none",
         "weights": weights,
     }
     return fact_lines(facts)

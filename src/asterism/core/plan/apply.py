@@ -288,7 +288,7 @@ class Attempt:
         task_id = edit.task.id
         if task_id in self.graph.nodes:
             raise DuplicateTask(task_id)
-        self._insert(edit.task)
+        self._insert(self._checked_work(edit.task))
         if any(node.id == task_id for node in self.removed):
             self._take_over(task_id)
 
@@ -335,7 +335,7 @@ class Attempt:
         node = self._modifiable(edit.task_id)
         task = node.task.changed(edit.changes)
         if task != node.task:
-            self._replace(node, task)
+            self._replace(node, self._checked_work(task))
 
     def add_dependency(self, index: int, edit: AddDependency) -> None:
         dependency = self._checked(edit)
@@ -383,6 +383,12 @@ class Attempt:
         if problem is not None:
             raise _Refused("condition", f"the condition {edit.when!r} is not valid: {problem}")
         return dependency
+
+    def _checked_work(self, task: Task) -> Task:
+        problem = None if task.plugin is None else self.graph.check_plugin(task.plugin)
+        if problem is not None:
+            raise _Refused("plugin", f"task {task.id!r}: {problem}")
+        return task
 
     def _existing(self, source: str, target: str) -> Dependency:
         self.graph.node(source)

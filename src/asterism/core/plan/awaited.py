@@ -26,8 +26,8 @@ FIELDS = {"event": {"event", "timeout"}, "until": {"until"}, "plan": {"plan", "t
 """The fields of each kind. Only ``tick`` and ``timeout`` may be left out."""
 
 EXCLUDED = (
-    *("call", "argv", "shell", "http", "agent", "inputs", "env", "cwd", "device", "needs", "retries", "timeout"),
-    *("revocable", "foreach", "skip_if_unchanged", "outputs", "uses"),
+    *("call", "argv", "shell", "http", "agent", "plugin", "inputs", "env", "cwd", "device", "needs"),
+    *("retries", "timeout", "revocable", "foreach", "skip_if_unchanged", "outputs", "uses"),
 )
 """The fields that say how a device executes a task: one that waits has none of them."""
 

@@ -36,7 +36,7 @@ from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tasks, work_of
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task
+from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task, kind_of
 from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
 from asterism.core.record_codec import Record
 
@@ -163,11 +163,11 @@ def _text(value: Any) -> str:
 class ApprovalRule(EditRule):
     """An edit matches a rule if it matches each of the fields that are given, one of the values each.
 
-    ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what these
-    tasks execute (``call``, ``argv``, ``shell``, ``http``, ``agent``), ``devices`` patterns of the devices that they
-    name, ``authors`` patterns of the author of the batch, or of the editor that it comes from. ``effects`` are what
-    these tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the tasks that the batch adds or
-    changes cost more than that together. A rule without fields matches every edit."""
+    ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what
+    these tasks execute (``call``, ``argv``, ``shell``, ``http``, ``agent``, ``plugin``), ``devices`` patterns of
+    the devices that they name, ``authors`` patterns of the author of the batch, or of the editor that it comes
+    from. ``effects`` are what these tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the
+    tasks that the batch adds or changes cost more than that together. A rule without fields matches every edit."""
 
     what = "an approval rule"
     shorthands: ClassVar = {"all": {}, "destructive": {"edits": DESTRUCTIVE}}
@@ -371,7 +371,7 @@ def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str
     if task.foreach is not None:  # no device executes a group; its elements are judged by themselves
         return
     before, same = change.before, _same_work(change)
-    action = next((name for name in ACTIONS if getattr(task, name) is not None), None)
+    action = kind_of(task)
     if scope.executors and action not in scope.executors:
         what = "nothing that has a name" if action is None else action
         yield f"{task.id!r} executes {what}, and its executors are {', '.join(scope.executors)}"

@@ -48,7 +48,7 @@ class ReadyQueue:
         since = serial if before is None else before[2]  # a moved node keeps its position among equals
         entry = node.entry = (-node.urgency, -node.rank, since, serial, node)
         own_lane = task.foreach is not None or task.agent is not None or task.wait_for is not None
-        plain = task.device is None and not task.needs and not own_lane
+        plain = task.device is None and not task.needs and not own_lane and task.plugin is None
         lane = ANY_DEVICE if plain else lane_of(task)
         run = self.lanes.get(lane)
         if run is None:

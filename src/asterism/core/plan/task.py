@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -48,16 +49,25 @@ _OUTCOME_VERBS = {
     "always": "be over",
     "teardown": "be over",
 }
-ACTIONS = ("call", "argv", "shell", "http", "agent")
+ACTIONS = ("call", "argv", "shell", "http", "agent", "plugin")
 
-MAPPINGS = ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs", "uses", "wait_for")
+MAPPINGS = (
+    *("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs", "uses", "wait_for"),
+    "plugin",
+)
 """The fields of a task that are mappings, which may contain any values."""
 
 AGENT_FIELDS = ("description", "tips", "result")
 """The fields of the work of an agent."""
 
+NO_NEEDS: frozenset[str] = frozenset()
 AGENT_NEEDS = frozenset({"agent"})
 """What a task for an agent needs of its device, beside its own ``needs``."""
+
+PLUGIN_NEED = "plugin:"
+"""A device that has the plug-in ``container`` has the capability ``plugin:container``."""
+
+_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 EFFECTS = ("spends", "deletes")
 """What a task may do that a person may want to decide: spend money, or delete data."""
@@ -76,8 +86,11 @@ class Task(Generic[Value_co]):
     whose result is a whole number; type checkers learn it from ``@plan.task``, or are told: ``Task[int](…)``.
 
     At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell``
-    (a shell line), ``http`` (a request) and ``agent`` (work for an agent) is set. A task with none of them is passed to
-    the device as it is.
+    (a shell line), ``http`` (a request), ``agent`` (work for an agent) and ``plugin`` is set. A task with none of them
+    is passed to the device as it is.
+
+    ``plugin`` is work of a kind that a plug-in adds, by the name of the plug-in: ``{"container": {"image": …}}``. It
+    needs a device that has the plug-in, which checks the work. The core does not.
 
     ``agent`` describes work for an agent or a model: ``{"description": …, "tips": […], "result": {a JSON Schema}}``, or
     only the description. It needs a device with the capability ``agent``. Its inputs are data for the agent, so none of
@@ -142,6 +155,7 @@ class Task(Generic[Value_co]):
     outputs: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     wait_for: Mapping[str, Any] | None = None
+    plugin: Mapping[str, Any] | None = None
 
     if not TYPE_CHECKING:  # pragma: no branch
 
@@ -275,7 +289,55 @@ def lane_of(task: Task) -> Lane:
 
 def needs_of(task: Task) -> frozenset[str]:
     """The capabilities that the device of a task must have."""
-    return task.needs if task.agent is None else task.needs | AGENT_NEEDS
+    return task.needs | action_needs(task)
+
+
+def action_needs(action: Any) -> frozenset[str]:
+    """The capabilities that the action of a task or a workflow needs, beside what its author names."""
+    if action.agent is not None:
+        return AGENT_NEEDS
+    return NO_NEEDS if action.plugin is None else frozenset({PLUGIN_NEED + plugin_name(action.plugin)})
+
+
+def plugin_name(plugin: Mapping[str, Any]) -> str:
+    """The name of the plug-in that does the work in a field ``plugin``."""
+    return next(iter(plugin))
+
+
+def plugin_text(plugin: Mapping[str, Any]) -> str:
+    """The work of a plug-in on one line: ``container: image=alpine, argv=echo hello``."""
+    name = plugin_name(plugin)
+    words = (
+        (key, " ".join(map(str, value)) if isinstance(value, list | tuple) else value)
+        for key, value in plugin[name].items()
+    )
+    return f"{name}: {', '.join(f'{key}={value}' for key, value in words)}"
+
+
+def kind_of(action: Any) -> str | None:
+    """The kind of action of a task or a workflow; None if it has none."""
+    return next((kind for kind in ACTIONS if getattr(action, kind) is not None), None)
+
+
+def plugins_in(needs: Iterable[str]) -> list[str]:
+    """The plug-ins among capabilities, in order."""
+    return sorted(need.removeprefix(PLUGIN_NEED) for need in needs if need.startswith(PLUGIN_NEED))
+
+
+def absent_plugin(needs: Iterable[str], devices: Iterable[frozenset[str]]) -> str | None:
+    """That no device has a plug-in among ``needs``, as a clause; None if each has one. ``devices`` are capabilities."""
+    everywhere: frozenset[str] = frozenset().union(*devices)
+    for name in plugins_in(needs):
+        if PLUGIN_NEED + name not in everywhere:
+            return f"it needs the plug-in {name!r}, which no device has"
+    return None
+
+
+def needs_text(needs: Iterable[str]) -> str:
+    """Capabilities as a person reads them: ``'gpu', the plug-in 'container'``."""
+    needs = sorted(needs)
+    plain = [repr(need) for need in needs if not need.startswith(PLUGIN_NEED)]
+    return ", ".join([*plain, *(f"the plug-in {name!r}" for name in plugins_in(needs))])
 
 
 def capabilities(value: Any) -> frozenset[str] | None:
@@ -309,8 +371,9 @@ _TYPES: dict[str, tuple[type, str]] = {
     "outputs": (Mapping, "a mapping of names to paths"),
     "uses": (Mapping, "a mapping of limits to numbers"),
     "wait_for": (Mapping, "a mapping"),
+    "plugin": (Mapping, "a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for")
+_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for", "plugin")
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -321,7 +384,7 @@ def _problems(task: Task) -> list[FieldProblem]:
     elif not task.id.isprintable():
         problems.append(FieldProblem("id", "the id must not contain control characters"))
     actions = (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None)
-    if actions + (task.agent is not None) > 1:
+    if actions + (task.agent is not None) + (task.plugin is not None) > 1:
         problems.append(FieldProblem("", f"only one of {', '.join(ACTIONS)} may be set"))
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
         problems.append(FieldProblem("call", "call is a function or 'package.module:function'"))
@@ -357,6 +420,8 @@ def _problems(task: Task) -> list[FieldProblem]:
         ]
     if isinstance(task.agent, Mapping):
         problems += _agent_problems(task.agent, task.inputs)
+    if isinstance(task.plugin, Mapping):
+        problems += [FieldProblem("plugin", text) for text in plugin_problems(task.plugin)]
     if task.uses and isinstance(task.uses, Mapping):
         problems += [FieldProblem("uses", text) for text in uses_problems(task.uses)]
     if task.outputs or task.inputs:
@@ -387,6 +452,17 @@ def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]
             text = f"the input {name!r} is a secret, which an agent must not read; give it to the agent's own process"
             problems.append(FieldProblem("inputs", text))
     return problems
+
+
+def plugin_problems(plugin: Mapping[Any, Any]) -> Iterator[str]:
+    """What is wrong with a field ``plugin``, whatever the plug-in."""
+    if len(plugin) != 1:
+        yield "plugin has one key, the name of the plug-in, such as {'container': {'image': …}}"
+    for name, work in plugin.items():
+        if not isinstance(name, str) or not _PLUGIN_NAME.fullmatch(name):
+            yield f"the name of a plug-in has small letters, digits, '-' and '_', unlike {name!r}"
+        elif not isinstance(work, Mapping) or not all(isinstance(key, str) for key in work):
+            yield f"the work of the plug-in {name!r} is a mapping of names, not {work!r}"
 
 
 def _unchanged_problems(task: Task, spec: Mapping[str, Any]) -> Iterator[str]:

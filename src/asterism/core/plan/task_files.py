@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FILES_FROM = "files_from"
 
-FILE_ACTIONS = ("argv", "shell", "call")
+FILE_ACTIONS = ("argv", "shell", "call", "plugin")
 """The actions that have a working folder."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

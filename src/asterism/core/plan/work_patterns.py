@@ -1,5 +1,7 @@
 """Patterns of work: ``make``, ``./tools/*``, ``reports:*``, ``https://*.example.org/issues/*``; what work deletes.
 
+The work of a plug-in has the name ``plugin:container``.
+
 A pattern is compared part by part, never with the text as a whole, so a wildcard in one part does not match text that
 another part begins: the name of a function has no dots that the pattern does not have, a program no directories, and a
 URL no host. ``*`` alone fits all work that has a name.
@@ -8,10 +10,10 @@ URL no host. ``*`` alone fits all work that has a name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
-from asterism.core.plan.task import Task
+from asterism.core.plan.task import PLUGIN_NEED, Task, kind_of, plugin_name
 
 _SLASH = re.compile(r"[/\\]")
 _URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(/[^?#]*)?(?:[?#].*)?", re.IGNORECASE)
@@ -20,8 +22,8 @@ _DOTS = re.compile(r"(?:\.|%2e){1,2}", re.IGNORECASE)
 
 
 def work_name(task: Task) -> str | None:
-    """What a task executes, by name: a function, a program or a URL. None for a shell line, for work for an agent, and
-    for no work at all."""
+    """What a task executes, by name: a function, a program, a URL or a plug-in. None for a shell line, for work for an
+    agent, and for no work at all."""
     if task.call is not None:
         if isinstance(task.call, str):
             return task.call
@@ -30,7 +32,7 @@ def work_name(task: Task) -> str | None:
         return task.argv[0]
     if task.http is not None:
         return str(task.http.get("url"))
-    return None
+    return None if task.plugin is None else PLUGIN_NEED + plugin_name(task.plugin)
 
 
 def work_fits(task: Task, patterns: Iterable[str]) -> bool:
@@ -40,10 +42,7 @@ def work_fits(task: Task, patterns: Iterable[str]) -> bool:
         return False
     if task.http is not None and _names_host(task):
         return False
-    fits = _url_fits if task.argv is None else _program_fits
-    if task.call is not None:
-        fits = _function_fits
-    return any(pattern == "*" or fits(name, pattern) for pattern in patterns)
+    return any(pattern == "*" or _FITS[str(kind_of(task))](name, pattern) for pattern in patterns)
 
 
 def _function_fits(name: str, pattern: str) -> bool:
@@ -87,6 +86,19 @@ def _names_host(task: Task) -> bool:
 
 def _parts_fit(parts: list[str], patterns: list[str]) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _plugin_fits(name: str, pattern: str) -> bool:
+    """A pattern of functions, such as ``*:*``, does not allow a plug-in."""
+    return pattern.startswith(PLUGIN_NEED) and fnmatchcase(name, pattern)
+
+
+_FITS: dict[str, Callable[[str, str], bool]] = {
+    "call": _function_fits,
+    "argv": _program_fits,
+    "http": _url_fits,
+    "plugin": _plugin_fits,
+}
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asterism.core.plan.task import Lane
+from asterism.core.plan.task import PLUGIN_NEED, Lane, plugins_in
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
 
@@ -325,7 +325,7 @@ def _unfit_reason(
     if run.pinned is not None and run.pinned != session.device:
         return f"the run is pinned to {run.pinned}"
     if not workflow.needs <= session.can:
-        return f"it lacks {', '.join(sorted(workflow.needs - session.can))}"
+        return lacking_text(workflow.needs - session.can)
     if session.draining:
         return "it is draining"
     if session.slots == 0:
@@ -337,6 +337,13 @@ def _unfit_reason(
     if workflow.requires is not None:
         return unmet_reason(workflow.requires, device_names, evaluate)
     return None
+
+
+def lacking_text(lacking: frozenset[str]) -> str:
+    """That a device lacks capabilities: ``it lacks gpu and the plug-in 'container'``."""
+    plugins = [f"the plug-in {name!r}" for name in plugins_in(lacking)]
+    plain = ", ".join(need for need in sorted(lacking) if not need.startswith(PLUGIN_NEED))
+    return f"it lacks {' and '.join(filter(None, [plain, *plugins]))}"
 
 
 def _rule_reason(session: Session, run: Run, device_names: Mapping[str, Any], evaluate: Evaluate) -> str | None:

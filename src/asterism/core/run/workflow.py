@@ -13,15 +13,15 @@ from typing import Any
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
-from asterism.core.plan.task import ACTIONS, AGENT_NEEDS, Task, capabilities, import_path
+from asterism.core.plan.task import ACTIONS, Task, action_needs, capabilities, import_path, kind_of
 from asterism.core.run.placement import STRATEGIES
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell``, ``http`` and ``agent`` (work
-    for an agent, as in a ``Task``) is executed. ``{name}`` in a word of ``argv`` or in a URL stands for an input of the
-    run.
+    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell``, ``http``, ``agent`` (work
+    for an agent) and ``plugin`` (work of a plug-in), as in a ``Task``, is executed. ``{name}`` in a word of ``argv`` or
+    in a URL stands for an input of the run.
 
     ``needs`` lists the capabilities that a device must have, ``wants`` those that raise its score. ``device`` is the
     only device that may execute it. ``requires`` and ``prefers`` are expressions over the profile of a device: it must
@@ -71,6 +71,7 @@ class Workflow:
     agent: Mapping[str, Any] | None = None
     uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     outputs: Mapping[str, str] | None = None
+    plugin: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -87,8 +88,7 @@ class Workflow:
         else:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
-            if self.agent is not None:
-                object.__setattr__(self, "needs", self.needs | AGENT_NEEDS)
+            object.__setattr__(self, "needs", self.needs | action_needs(self))
         if problems:
             texts = "; ".join(problem.text for problem in problems)
             raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {texts}", problems)
@@ -138,7 +138,7 @@ class Workflow:
         return replace(self, version=version)
 
 
-_ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description", "needs", "device", "uses")
+_ACTION = (*ACTIONS, "env", "cwd", "description", "needs", "device", "uses")
 _MAPPINGS = ("env", "uses")
 DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
@@ -161,7 +161,7 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
     if not isinstance(flow.name, str) or not 0 < len(flow.name) <= LONGEST_NAME or not flow.name.isprintable():
         problem = f"the name is a non-empty string of at most {LONGEST_NAME} characters, without control characters"
         problems.append(FieldProblem("name", problem))
-    if all(getattr(flow, name) is None for name in ACTIONS):
+    if kind_of(flow) is None:
         problems.append(FieldProblem("", f"it executes nothing: give one of {', '.join(ACTIONS)}"))
     for name in SECONDS:
         if not _is_seconds(getattr(flow, name)) and not (name == "timeout" and flow.timeout is None):

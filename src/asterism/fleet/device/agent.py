@@ -23,6 +23,7 @@ from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.session import Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.execution.function_calls import start_capture, stop_capture
+from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.claimer import Claimer
@@ -103,7 +104,7 @@ class DeviceAgent:
             new_id(now, fleet.chance),
             name,
             now,
-            can=frozenset(can) if agent is None else frozenset(can) | agent.can | AGENT_NEEDS,
+            can=frozenset(can) | _own_capabilities(agent, slots),
             slots=slots,
             backlog=backlog,
             accepts=accepts,
@@ -306,6 +307,12 @@ class DeviceAgent:
             log.info("takes work again")
             self.claimer.wake()
         return profile
+
+
+def _own_capabilities(agent: AgentRunner | None, slots: int) -> frozenset[str]:
+    """What a device can do without being told: the work of its agent, and that of its plug-ins."""
+    of_agent = frozenset() if agent is None else agent.can | AGENT_NEEDS
+    return of_agent | plugin_capabilities() if slots else of_agent
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:

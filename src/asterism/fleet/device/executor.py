@@ -1,4 +1,4 @@
-"""The executor of a device: executes a run as a command, an HTTP request, a Python function or work for an agent.
+"""The executor of a device: executes a run as a command, a request, a function, work for an agent or for a plug-in.
 
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
 which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_ATTEMPT``, ``ASTERISM_EPOCH``,
@@ -46,6 +46,7 @@ from asterism.core.schedule.tick_values import TICK_INPUT, read_tick, tick_varia
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import Attempt, CommandFiles, execute_action
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
+from asterism.execution.plugin_actions import device_objection
 from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.execution.task_inputs import References, ResolvedInputs, call_apart
@@ -181,7 +182,8 @@ class DeviceExecutor:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
         if workflow.agent is not None and self._agent is None:
             return "this device has no agent: join it with --agent"
-        return self.policy.objection(workflow)
+        why = self.policy.objection(workflow)  # first: what it does not allow is not imported
+        return why if why is not None or workflow.plugin is None else device_objection(workflow.plugin)
 
     def check(self, workflow: Workflow, run_input: Any) -> str | None:
         """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
@@ -256,7 +258,7 @@ class DeviceExecutor:
     def _mask(self, flow: Workflow, run_input: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        if constant and flow.http is None:  # the usual case, on the hot path of every run
+        if constant and flow.http is None and flow.plugin is None:  # the usual case, on the hot path of every run
             return Mask(more=lambda: environment_secrets(self._is_secret))
         names = secrets_of(flow, run_input, self.policy)
         if new := names - self._secrets_read:
@@ -281,6 +283,7 @@ class DeviceExecutor:
         if not self.policy.everything:
             self.policy.workflow(work.workflow.name)
             self.policy.call(work.workflow.call)
+            self.policy.plugin(work.workflow.plugin)
         attempt = RunAttempt(self, work, resolved, expired)
         if (outputs := work.workflow.outputs) is not None:
             artifacts = Artifacts(await work.artifacts())
@@ -357,7 +360,8 @@ class JudgedAttempt(Attempt):
             self.policy.url(http_request["url"])
         elif self.action.call is not None:
             self.policy.call(self.action.call)
-        elif self.action.agent is not None:
+        elif self.action.agent is not None or self.action.plugin is not None:
+            self.policy.plugin(self.action.plugin)
             self.policy.variables(self.resolved.environment)
             self.directory()
         else:

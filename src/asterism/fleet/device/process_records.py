@@ -35,6 +35,7 @@ from urllib.parse import quote
 
 from asterism.base import operating_system
 from asterism.core.json_values import JsonObject
+from asterism.execution import guard_main
 from asterism.execution.process_guard import Admission
 
 PROC = Path("/proc")
@@ -255,6 +256,8 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
         ours = agent["device"] == device and agent["store"] in (store_mark(store), "") and agent["session"] != alive
         if ours:
             ended.update(filter(_kill_group, running))
+            for folder in records.glob("run-*"):  # of executions whose guard was killed, too
+                guard_main.undo(os.fsencode(folder))
         if ours or (not running and _was_here(agent, proc)):
             shutil.rmtree(records, ignore_errors=True)
     return sorted(ended)

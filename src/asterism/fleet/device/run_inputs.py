@@ -19,6 +19,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import FILES_FROM, is_content_name, read_reference
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
+from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
 from asterism.execution.working_folder import InputFiles
 
@@ -38,8 +39,9 @@ of the elements of a group."""
 def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
     """The names of the secrets that a run refers to; the device policy allows all of them, and the device has them.
     Evaluates nothing. Raises PolicyForbids, and DeviceUnavailable for a secret that this device does not have."""
-    if workflow.http is None and stands_for_itself(workflow, run_input):
+    if workflow.http is None and workflow.plugin is None and stands_for_itself(workflow, run_input):
         return frozenset()
+    policy.plugin(workflow.plugin)  # before it is imported
     names = frozenset(_secret_names(workflow, run_input))
     for name in sorted(names):
         policy.secret(name)
@@ -50,6 +52,7 @@ def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> froz
 
 def _secret_names(workflow: Workflow, run_input: Any) -> Iterator[str]:
     yield from secret_names([workflow.env, workflow.http])
+    yield from plugin_secrets(workflow.plugin)
     for value in run_input.values() if isinstance(run_input, Mapping) else ():
         if is_secret(value):
             if not isinstance(value["secret"], str):

@@ -13,6 +13,9 @@ public, such as the loopback or the metadata of a cloud.
 ``permissions`` lists what an agent on the device may ask for. It applies without a device policy file, too: an agent
 follows the text that it reads, so nothing that it asks for is allowed unless a file says so.
 
+``plugins`` lists the plug-ins whose work the device does. A plug-in that is listed runs inside the agent, and starts
+what programs it likes: ``plugins: [container]`` allows every image, with the network.
+
 ``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
 values are masked in all text that leaves the device, even if the work does not refer to them.
 """
@@ -29,7 +32,7 @@ from typing import Any
 
 from asterism.base.secret_mask import secret_names
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
-from asterism.core.plan.task import import_path
+from asterism.core.plan.task import import_path, kind_of, plugin_name
 from asterism.core.run.workflow import Workflow
 from asterism.execution.task_inputs import VARIABLE_PREFIX
 from asterism.fleet.policy.rule_patterns import (
@@ -75,6 +78,7 @@ class Rules:
     secrets: tuple[str, ...] = ()
     workflows: tuple[str, ...] | None = None
     permissions: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
 
 
 PERMISSIONS = ("read", "edit", "delete", "move", "search", "execute", "fetch", "think", "switch_mode", "other")
@@ -101,6 +105,7 @@ class DevicePolicy:
         self._passed = NamePatterns((*ORDINARY, *self.rules.environment))
         self._listed = NamePatterns(self.rules.environment)
         self._secrets = NamePatterns(self.rules.secrets)
+        self._plugins = NamePatterns(self.rules.plugins)
         self._hosts = [HostRule.parse(entry) for entry in self.rules.hosts]
         self._callables = [_import_pattern(entry) for entry in self.rules.callables]
 
@@ -153,6 +158,8 @@ class DevicePolicy:
             yield self.shell
         if workflow.call is not None:
             yield lambda: self.call(workflow.call)
+        if workflow.plugin is not None:
+            yield lambda: self.plugin(workflow.plugin)
         if workflow.http is not None:
             known = _AUTHORITY.match(workflow.http["url"])
             if known is not None:
@@ -160,7 +167,7 @@ class DevicePolicy:
             headers = workflow.http.get("headers")
             if isinstance(headers, Mapping):
                 yield lambda: self.headers(headers)
-        if workflow.argv is not None or workflow.shell is not None or workflow.agent is not None:
+        if kind_of(workflow) in ("argv", "shell", "agent", "plugin"):
             yield lambda: self.directory(workflow.cwd)
             yield lambda: self.variables(workflow.env)
         for name in secret_names([workflow.env, workflow.http]):
@@ -208,6 +215,15 @@ class DevicePolicy:
             raise self._forbid(f"{call!r}, which cannot be imported,", "callables") from None
         if not _IMPORT.fullmatch(path) or not any(pattern.fullmatch(path) for pattern in self._callables):
             raise self._forbid(f"the function {path[:200]!r}", "callables")
+
+    def plugin(self, plugin: Mapping[str, Any] | None) -> None:
+        """Judge the work of a plug-in by the name of the plug-in, before it is imported."""
+        if plugin is not None:
+            self.plugin_named(plugin_name(plugin))
+
+    def plugin_named(self, name: str) -> None:
+        if not self.everything and name not in self._plugins:
+            raise self._forbid(f"the plug-in {name[:200]!r}", "plugins")
 
     def called(self, path: str, function: Callable[..., Any]) -> None:
         """Judge an imported function by its own module: a pattern does not allow what a module merely imports."""

@@ -11,6 +11,7 @@
     secrets: [API_TOKEN]                 # variables that work may read as secrets; their values are always masked
     workflows: ["media-*"]               # all, if left out
     permissions: [read, edit]            # what an agent on the device may ask for
+    plugins: [container]                 # plug-ins whose work the device does
 
 A key that is left out allows nothing.
 """
@@ -40,6 +41,9 @@ _LONGEST_INTEGER = 20
 
 _VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 _FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
+
+
+_PLUGIN = re.compile(r"[a-z*?][a-z0-9_*?-]*")
 
 
 class InvalidDevicePolicy(AsterismError):
@@ -143,6 +147,12 @@ def _workflow(text: str) -> str:
     return text
 
 
+def _plugin(text: str) -> str:
+    if not _PLUGIN.fullmatch(text):
+        raise ValueError("must be the name of a plug-in, with * for any part")
+    return text
+
+
 def _permission(text: str) -> str:
     if text not in PERMISSIONS:
         raise ValueError(f"must be one of {', '.join(PERMISSIONS)}")
@@ -163,6 +173,7 @@ class _File(BaseModel):
         Annotated[str, AfterValidator(_workflow)]
     ] = []  # all workflows if it is left out; an empty list allows none
     permissions: list[Annotated[str, AfterValidator(_permission)]] = []
+    plugins: list[Annotated[str, AfterValidator(_plugin)]] = []
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
