@@ -38,7 +38,7 @@ def _object(**properties: JsonObject) -> JsonObject:
 
 
 def instructions(question: ModelQuestion, form: Form) -> str:
-    """The instructions of a question. A model without tools is told what stands for them."""
+    """The instructions of a question. For a model without tools they describe the JSON object that replaces a call."""
     if form == "tools":
         return question.instructions
     tools = "\n".join(f"- {tool.name}: {tool.description}" for tool in question.tools)
