@@ -163,6 +163,7 @@ def test_a_large_plan_is_accessible_in_every_view(browser: Any, theme: str) -> N
 def test_the_overview_leads_to_tasks_and_back_with_the_keyboard(browser: Any) -> None:
     with served(middle_scene()) as url, opened(browser, url, "#/plans/warehouse/graph") as page:
         page.locator(".bundle").first.wait_for()
+        page.get_by_role("button", name="110 waiting").wait_for()  # the elements count, their group does not
         assert page.locator("[data-box='train[0]']").count() == 0, "a large foreach is closed at first"
         page.keyboard.press("g")
         page.keyboard.press("ArrowRight")
