@@ -21,7 +21,7 @@ HEAVY = (
 )
 FLEET = (
     *("runs", "batch", "workflow", "schedule", "limit", "event", "device", "fleet", "monitor", "top", "notice"),
-    *("serve", "mcp", "login", "logout", "whoami", "token", "peer", "store"),
+    *("audit", "serve", "mcp", "login", "logout", "whoami", "token", "peer", "store", "plugins"),
 )
 
 
