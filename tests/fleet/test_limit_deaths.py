@@ -51,9 +51,9 @@ class ShakyStore(MemoryStore):
                 self.acquired += 1
                 self.most = max(self.most, in_use(list(self._runs.values())))
 
-    async def registers(self, prefix: str) -> Any:
+    async def registers(self, prefix: str, most: int | None = None) -> Any:
         await self.turns()
-        return await super().registers(prefix)
+        return await super().registers(prefix, most)
 
     async def limited_runs(self, group: Any, limit: int, *, after: str = "") -> list[Run]:
         await self.turns()

@@ -203,9 +203,9 @@ async def test_thousands_of_versions_of_a_peer_are_skipped_at_once() -> None:
     class Counting(MemoryStore):
         asked = 0
 
-        async def registers(self, prefix: str) -> list[Register]:
+        async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
             self.asked += 1
-            return await super().registers(prefix)
+            return await super().registers(prefix, most)
 
         async def commit(self, writes: Any) -> None:
             self.asked += 1

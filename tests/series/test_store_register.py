@@ -90,7 +90,7 @@ class Failing(MemoryStore):
     async def register(self, key: str) -> Register | None:
         raise self.error
 
-    async def registers(self, prefix: str) -> list[Register]:
+    async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
         raise self.error
 
 

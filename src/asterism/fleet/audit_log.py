@@ -37,9 +37,6 @@ LONGEST_TEXT = 500
 OUTCOMES = DONE, REFUSED, FAILED = "done", "refused", "failed"
 """``failed``: it broke off, and may have been done in part."""
 
-OLD_MONTHS = 36
-"""How many months before the oldest kept day are searched for entries to remove."""
-
 PAGE = 200
 """How many entries one commit removes."""
 
@@ -170,20 +167,9 @@ def _readable(register: Register) -> AuditEntry | None:
 
 async def remove_entries(store: Store, before: float) -> int:
     """Remove the days before that of ``before``. Returns how many entries they had."""
-    cut = day_of(before)
-    months = [_month_before(cut, number) for number in range(1, OLD_MONTHS + 1)]
-    days = [f"{cut:%Y-%m}-{day:02}" for day in range(1, cut.day)]
-    removed = 0
-    for prefix in (*reversed(months), *days):
-        old = await store.registers(f"{PREFIX}{prefix}")
-        for first in range(0, len(old), PAGE):
-            writes = [PutRegister(entry.key, None, entry.revision) for entry in old[first : first + PAGE]]
-            if not await try_commit(store, writes):
-                return removed  # another process removes them
-            removed += len(writes)
+    end, removed = f"{PREFIX}{day_of(before)}/", 0
+    while old := [entry for entry in await store.registers(PREFIX, PAGE) if entry.key < end]:
+        if not await try_commit(store, [PutRegister(entry.key, None, entry.revision) for entry in old]):
+            break  # another process removes them
+        removed += len(old)
     return removed
-
-
-def _month_before(day: date, number: int) -> str:
-    year, month = divmod(day.year * 12 + day.month - 1 - number, 12)
-    return f"{year:04}-{month + 1:02}"

@@ -530,12 +530,9 @@ class MemoryStore(MemoryChangeFeed):
         stored = self._registers.get(key)
         return None if stored is None else Register(key, json.loads(stored[0]), stored[1])
 
-    async def registers(self, prefix: str) -> list[Register]:
-        return [
-            Register(key, json.loads(text), revision)
-            for key, (text, revision) in sorted(self._registers.items())
-            if key.startswith(prefix)
-        ]
+    async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
+        keys = sorted(key for key in self._registers if key.startswith(prefix))[:most]
+        return [Register(key, json.loads(self._registers[key][0]), self._registers[key][1]) for key in keys]
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         rows = []

@@ -614,8 +614,11 @@ class Store(Protocol):
         :raises StoreCorrupt: its value cannot be read; ``revision`` of the error allows to replace it.
         """
 
-    async def registers(self, prefix: str) -> list[Register]:
-        """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix."""
+    async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
+        """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix.
+
+        :param most: how many, at most, the first by key; None for all.
+        """
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         """Return the plans of a query, without reading their journals.

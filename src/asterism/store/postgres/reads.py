@@ -175,8 +175,8 @@ class Reads:
         row = await self._named("register", key)
         return register_of(row) if row is not None else None
 
-    async def registers(self, prefix: str) -> list[Register]:
-        rows = await self._quick.fetch(statements()["registers"], prefix) if storable(prefix) else []
+    async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
+        rows = await self._quick.fetch(statements()["registers"], prefix, most) if storable(prefix) else []
         return [register_of(row) for row in rows]
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:

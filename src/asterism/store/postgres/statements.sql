@@ -79,7 +79,7 @@ SELECT {run} FROM runs WHERE id = $1
 SELECT key, value, revision FROM registers WHERE key = $1
 
 -- name: registers
-SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY key
+SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY key LIMIT $2
 
 -- name: sessions
 -- And a row for each session that has runs, which has only its id and their number. Both are read by index, also when

@@ -196,5 +196,5 @@ def _blobs_of_logs(cursor: sqlite3.Cursor) -> set[str]:
 
 def _blob_uses(cursor: sqlite3.Cursor) -> list[tuple[str, str]]:
     """Return the registers that keep a blob, each with the name of the blob."""
-    rows = cursor.connection.execute(STATEMENTS["registers"], (BLOB_USES, BLOB_USES))
+    rows = cursor.connection.execute(STATEMENTS["registers"], (BLOB_USES, BLOB_USES, -1))
     return [(key, name) for key, text, _ in rows for name in dump_format.blobs_of_values([row_codec.from_text(text)])]

@@ -251,8 +251,10 @@ def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
     return None if row is None else row_codec.register_of(row)
 
 
-def registers(cursor: sqlite3.Cursor, prefix: str) -> list[Register]:
-    return [row_codec.register_of(row) for row in cursor.execute(STATEMENTS["registers"], (prefix, prefix)).fetchall()]
+def registers(cursor: sqlite3.Cursor, prefix: str, most: int | None = None) -> list[Register]:
+    limit = -1 if most is None else most  # SQLite's number for none
+    rows = cursor.execute(STATEMENTS["registers"], (prefix, prefix, limit)).fetchall()
+    return list(map(row_codec.register_of, rows))
 
 
 def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:

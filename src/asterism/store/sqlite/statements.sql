@@ -277,7 +277,7 @@ SELECT key, value, revision FROM registers WHERE key = ?;
 
 -- name: registers
 -- Keys with a prefix: from the prefix up to the prefix followed by the highest character.
-SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(1114111) ORDER BY key;
+SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(1114111) ORDER BY key LIMIT ?;
 
 -- name: plans
 -- The state as people see it is worked out here, so that a page reads no more rows than it has to.

@@ -635,6 +635,11 @@ class RegisterTests(StoreTests):
         assert [register.key for register in await store.registers("Thing")] == ["Thing/a"]
         assert await store.registers("none") == []
 
+    async def test_the_first_registers_of_a_prefix(self, store: Store) -> None:
+        await store.commit([PutRegister(key, 1, None) for key in ("b/2", "a", "b/3", "b/1", "c")])
+        for most, keys in ((0, []), (2, ["b/1", "b/2"]), (9, ["b/1", "b/2", "b/3"])):
+            assert [register.key for register in await store.registers("b/", most)] == keys
+
     async def test_a_prefix_is_not_a_pattern(self, store: Store) -> None:
         keys = ["a%b", "axb", "a_b", "a\\b", "a*b", "a?b", "a[b]", "a'b", 'a"b']
         await store.commit([PutRegister(key, 1, None) for key in keys])
