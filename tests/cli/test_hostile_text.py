@@ -483,6 +483,9 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("--keep", NAME),
         ],
         "fleet show": [case()],
+        "audit list": [case(), case("--by", NAME)],
+        "audit export": [case(json=False)],
+        "plugins": [case(quiet="they are ours")],
         "fleet metrics": [case()],
         "completion": [case(NAME), case("zsh", quiet="a script of ours")],
     }

@@ -188,6 +188,7 @@ WORDS = frozenset(
         "promoted",
         "claim",
     }
+    | {"ahead", "logout", "operations", "choices"}
     | {"active", "queue", "token", "code", "sha256", "traceparent", "assignment", "position", "next", "since"}
     | {
         "lease_until",
@@ -246,6 +247,7 @@ WRITTEN = frozenset(
         "used",
         "uses",
         "waits_for",
+        "default",
     }
 )
 """What people of the fleet and editors wrote, and output of tasks. Objects among them are documents of their own."""
@@ -255,10 +257,11 @@ OBJECTS = frozenset({"items", "fields", "previous_assignments", "superseded"})
 
 NOT_IN_MCP = frozenset(
     {"accepts", "can", "labels", "profile"}
+    | {"address", "credential", "operation"}
     | {"about", "calls", "editor", "question", "closed_cycles", "executing", "lock", "policy"}
 )
-"""What a device says about itself: MCP has a document of its own for devices (``ShownDevice``). Exchanges with models
-and whole copies of plans are no tools."""
+"""What a device says about itself: MCP has a document of its own for devices (``ShownDevice``). Exchanges with models,
+whole copies of plans and the audit log are no tools."""
 
 
 def test_every_text_of_a_document_is_known_to_name_devices_or_not() -> None:

@@ -14,13 +14,14 @@ from tests.server.server_scenes import ServerScene, server_scene
 
 SCOPES = ("observe", "operate", "series", "event", "admin", "edit:nightly", "edit:other")
 EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login", "POST /api/v1/login"}
-ANY_TOKEN = {"GET /api/v1/me", "POST /api/v1/logout"}
+ANY_TOKEN = {"GET /api/v1/me", "GET /api/v1/me/operations", "POST /api/v1/logout"}
 EDITORS = {
     f"POST /api/v1/plans/{{plan}}/{path}" for path in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
 }
 DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
 ADMIN = {
     *("GET /api/v1/tokens", "POST /api/v1/tokens", "POST /api/v1/tokens/{token}/revoke", "POST /api/v1/logins"),
+    "GET /api/v1/audit",
     *("POST /api/v1/workflows", "DELETE /api/v1/workflows/{workflow}"),
     *("POST /api/v1/settings", "POST /api/v1/devices/invitations", "POST /api/v1/devices/{device}/revoke"),
 }

@@ -22,10 +22,10 @@ async def test_a_wait_that_begins_as_the_last_one_leaves_ends_with_its_credentia
     store = MemoryStore()
     credentials, ends = Credentials(store), CredentialEnds(store)
     first, second = [await credentials.create(name, ["observe"], by="operator") for name in ("first", "second")]
-    leaves = asyncio.create_task(ends.wait(first.credential.id))
+    leaves = asyncio.create_task(ends.wait(first.credential))
     await asyncio.sleep(1.0)
     leaves.cancel()
-    begins = asyncio.create_task(ends.wait(second.credential.id))
+    begins = asyncio.create_task(ends.wait(second.credential))
     await asyncio.sleep(1.0)
     await credentials.revoke(second.credential.id)
     await asyncio.sleep(2 * LOOK_INTERVAL)
@@ -40,7 +40,7 @@ async def test_a_look_that_fails_is_logged_and_is_not_the_last(
     store = MemoryStore()
     credentials, ends = Credentials(store), CredentialEnds(store)
     new = await credentials.create("reader", ["observe"], by="operator")
-    waits = asyncio.create_task(ends.wait(new.credential.id))
+    waits = asyncio.create_task(ends.wait(new.credential))
     await asyncio.sleep(1.0)
 
     async def broken() -> None:

@@ -12,7 +12,7 @@ import pytest
 from asterism.api.local import edit_handlers
 from asterism.api.local.edit_handlers import EditedPlans
 from asterism.base.http_limits import RequestRefused
-from asterism.durable import admin
+from asterism.durable import plan_cache
 from asterism.durable.plan_submissions import SUBMITTED
 from asterism.durable.stored_plans import times_of
 from asterism.store.protocol import Query
@@ -304,18 +304,22 @@ async def test_the_layout_after_an_edit_is_the_one_that_the_plan_gets() -> None:
 async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an order, each of them loads it, and all but one are in vain and begin again."""
     loads = 0
-    real = admin.load
+    load, take = plan_cache.KeptPlan, plan_cache.take
 
-    async def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any) -> plan_cache.KeptPlan:
         nonlocal loads
         loads += 1
-        loaded = await real(*arguments)
+        return load(*arguments)
+
+    async def slow(*arguments: Any) -> plan_cache.KeptPlan:
+        taken = await take(*arguments)
         await asyncio.sleep(0)
-        return loaded
+        return taken
 
     async with plan_server() as (scene, stage), scene.client() as client:
         await stored(stage)
-        monkeypatch.setattr(admin, "load", counted)
+        monkeypatch.setattr(plan_cache, "KeptPlan", counted)
+        monkeypatch.setattr(plan_cache, "take", slow)
 
         async def edit(number: int) -> int:
             add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}

@@ -13,7 +13,7 @@ from asterism.testing.simulator.file_world import FileWorld, SimContent
 
 pytestmark = pytest.mark.slow
 
-ABLATED = 10
+ABLATED = 20
 """The seed below which a missing safeguard has to show."""
 
 

@@ -43,6 +43,11 @@ def user_id() -> int | None:
     return os.getuid() if hasattr(os, "getuid") else None
 
 
+def group_id() -> int | None:
+    """The id of the group of this process; None where users have none."""
+    return os.getgid() if hasattr(os, "getgid") else None
+
+
 def argument_limit() -> int:
     """How many bytes of words and variables a command can get in all. Linux passes no more than 6 MiB, whatever
     its limits say."""

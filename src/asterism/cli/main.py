@@ -66,7 +66,7 @@ _SECTIONS = {
         "fleet.device_commands:monitor": "Monitor the devices of a fleet without executing runs.",
         "fleet.fleet_commands:top": "Watch and steer plans, runs and devices in the terminal.",
         "fleet.fleet_commands:notice": "List and follow the notices of a fleet.",
-        "fleet.audit_commands:audit": "List and export who changed what.",
+        "fleet.audit_commands:audit": "List and export who changed what, and who was refused it.",
         "fleet.serve_commands:serve": "Serve a store over HTTP: API, page and devices.",
         "fleet.serve_commands:mcp": "Let an MCP client read, run and edit plans.",
         "fleet.access_commands:login": "Log in to a server, so that commands reach it.",

@@ -188,7 +188,7 @@ async def _ask(attempt: Attempt, words: list[str]) -> Any:
 def _own_user(engine: str) -> str | None:
     """The user for whom an engine with a daemon, which runs as root, makes the files of a task."""
     user = operating_system.user_id()
-    return f"{user}:{os.getgid()}" if user and Path(engine).name == "docker" else None
+    return f"{user}:{operating_system.group_id()}" if user and Path(engine).name == "docker" else None
 
 
 def _file_words(files: CommandFiles) -> Iterator[str]:
