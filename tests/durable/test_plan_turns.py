@@ -14,11 +14,14 @@ from asterism.durable.admin import reopen_plan
 from asterism.durable.journal_store import read_head, read_heads
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.plan_submissions import submit_plan
-from asterism.durable.plan_turns import plan_ahead, take_turn
+from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
+from asterism.durable.runner_registers import announce_runner
 from asterism.durable.stored_plans import explain_task
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.backfills import read_backfill, start_backfill
+from asterism.fleet.retention import remove_plan
 from asterism.fleet.scheduled_work import SchedulePass
+from asterism.store.protocol import Notice
 from tests.durable.durable_scenes import DONE, Stage, task
 from tests.durable.durable_work import gate
 
@@ -281,3 +284,70 @@ def test_a_copy_for_a_tick_and_a_record_have_it() -> None:
     made = plan("a", "replace", 3)
     assert with_tick(made, "2026-11-17").overlap == ("replace", 3)
     assert Constellation.from_json(made.to_json()).overlap == ("replace", 3)
+
+
+async def test_a_new_plan_with_the_name_of_a_removed_one_has_one_turn(stage: Stage) -> None:
+    await stage.orchestrator().run(plan("a", parallel=2))
+    assert await remove_plan(stage.store, "a", Notice(stage.store.clock(), "plan", "removed")) is not None
+    run(stage, plan("a", parallel=2, call="wait"))
+    await gate("a begun").wait()
+    run(stage, plan("b", parallel=2))
+    await until(stage, b="completed")
+
+
+async def waits_for_the_tick_behind_it(stage: Stage) -> None:
+    """Plan b waits for the success of c, which is retried and so behind it."""
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await submit_plan(stage.fleet(), plan("a", call="wait"))
+    await gate("a begun").wait()
+    await submit_plan(stage.fleet(), plan("b"), options={AWAITED: "c"})
+    await submit_plan(stage.fleet(), plan("c"))
+    await admin.cancel(stage.fleet(), "a")
+    await until(stage, a="cancelled")
+
+
+async def test_a_plan_that_waits_for_one_behind_it_lets_it_pass(stage: Stage) -> None:
+    await waits_for_the_tick_behind_it(stage)
+    await until(stage, b="completed", c="completed")
+
+
+async def test_ablation_without_looking_at_what_else_they_wait_for_none_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(plan_turns, "awaited_plan", nothing)
+    await waits_for_the_tick_behind_it(stage)
+    await asyncio.sleep(600.0)
+    assert await states(stage) == {"a": "cancelled", "b": "created", "c": "created"}
+
+
+async def test_what_is_replaced_ends_also_if_no_process_runs_plans(stage: Stage) -> None:
+    stopped = run(stage, plan("a", "replace", call="wait"))
+    await gate("a begun").wait()
+    stopped.cancel()
+    await asyncio.sleep(60.0)
+    run(stage, plan("b", "replace"))
+    await until(stage, a="cancelled", b="completed")
+
+
+async def test_plans_that_wait_do_not_read_each_other_again_and_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, register, reads = stage.fleet(), stage.store.register, 0
+    names = [f"p{number:02}" for number in range(50)]
+    for name in names:
+        await submit_plan(fleet, plan(name))
+    await announce_runner(stage.store, "runner")
+
+    async def counted(key: str) -> Any:
+        nonlocal reads
+        reads += 1
+        return await register(key)
+
+    monkeypatch.setattr(stage.store, "register", counted)
+    for name in names:
+        await take_turn(fleet, name)
+    assert reads < 10 * len(names)

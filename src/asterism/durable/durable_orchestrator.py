@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -21,8 +22,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from asterism.base.clock import Looks
-from asterism.core.errors import AlreadyRunning
+from asterism.base.clock import Looks, beside
+from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -30,7 +31,7 @@ from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
-from asterism.durable.admin import live_owner, reopen_plan
+from asterism.durable.admin import cancel_reason, live_owner, reopen_plan
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
 from asterism.durable.journal_store import (
@@ -59,6 +60,8 @@ from asterism.orchestrator.result import Result, StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.store_errors import StoreUnavailable
+
+log = logging.getLogger("asterism.durable")
 
 Value = TypeVar("Value")
 
@@ -228,15 +231,28 @@ class DurableOrchestrator(PlanCommands):
     async def _await_turn(self, name: str) -> bool:
         """Wait until a plan has its turn among those of its file. Returns whether it had to wait."""
         told: str | None = None
-        async for _ in Looks(self.fleet.clock, interval=STANDBY_INTERVAL):
-            with contextlib.suppress(StoreUnavailable):  # its heartbeat says so
-                ahead = await take_turn(self.fleet, name)
-                if ahead is None:
-                    break
-                if ahead != told:
-                    self.waits_for_turn(name, ahead)
-                told = ahead
+        async with contextlib.AsyncExitStack() as replaced:
+            async for _ in Looks(self.fleet.clock, interval=STANDBY_INTERVAL):
+                with contextlib.suppress(StoreUnavailable):  # its heartbeat says so
+                    ahead = await take_turn(self.fleet, name)
+                    if ahead is None:
+                        break
+                    if ahead != told:
+                        self.waits_for_turn(name, ahead)
+                        if await cancel_reason(self.fleet.store, ahead) is not None:
+                            await replaced.enter_async_context(beside(self._end_cancelled(ahead)))
+                    told = ahead
         return told is not None
+
+    async def _end_cancelled(self, name: str) -> None:
+        """End a plan that is to be cancelled, if its process has died. No plan runner may live."""
+        own = self.fleet.named(self.fleet.by)  # the device of an orchestrator would take the place of this one
+        try:
+            await DurableOrchestrator(own, host=self._host, make_agent=self._make_agent).standby(name)
+        except AsterismError as error:
+            log.warning("plan %s, which is replaced, cannot be ended: %s", name, error)
+        finally:
+            await own.waiters.close()
 
     def _agent(self, name: str) -> DeviceAgent:
         """The device agent. Its name is that of the plan and the machine, so that an earlier process of the same name

@@ -23,8 +23,8 @@ from asterism.core.schedule.schedule import Schedule
 from asterism.durable.admin import live_owner
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
-from asterism.durable.plan_submissions import awaited_plan, open_submissions, plan_ended
-from asterism.durable.plan_turns import take_turn
+from asterism.durable.plan_submissions import open_submissions, plan_ended
+from asterism.durable.plan_turns import awaited_plan, take_turn
 from asterism.durable.runner_registers import RUNNER_RENEWAL, announce_runner, plan_schedules, withdraw_runner
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet

@@ -46,7 +46,7 @@ from asterism.durable.journal_store import (
     unstarted,
 )
 from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_plans
-from asterism.durable.plan_turns import entering, turn_terms
+from asterism.durable.plan_turns import AWAITED, entering, turn_terms
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.backfills import TICKS_PER_TURN
@@ -88,10 +88,6 @@ async def submit_plan(
         with contextlib.suppress(ConstellationExists):
             return await retry_on_conflict(attempt)
     await retry_on_conflict(attempt)  # raises
-
-
-AWAITED = "after_plan"
-"""The term of a plan that names the plan whose success it waits for, before a plan runner runs it."""
 
 
 async def open_submissions(store: Store) -> list[str]:
@@ -166,19 +162,6 @@ async def plan_succeeded(store: Store, name: str) -> bool:
     except UnknownConstellation:
         return False
     return head.state == ConstellationState.COMPLETED
-
-
-async def awaited_plan(store: Store, name: str) -> str | None:
-    """The plan whose success a stored plan waits for; None if it may run, also to be cancelled. A plan that was never
-    created, or was removed since, holds nothing up."""
-    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
-        head, _ = await read_head(store, name)
-        awaited = head.terms.get(AWAITED)
-        if awaited is None or await admin.cancel_reason(store, name) is not None:
-            return None
-        if (await read_head(store, awaited))[0].state != ConstellationState.COMPLETED:
-            return str(awaited)
-    return None
 
 
 async def run_again(fleet: Fleet, name: str, reason: str) -> None:

@@ -6,8 +6,9 @@ expects this register, and the heads of the ended plans whose turns are free: so
 plan that is reopened at that moment keeps its own.
 
 Nothing has to be given back, and nothing leaks: whether a plan still has its turn follows from whether it has ended. A
-plan that waits, and with which no process waits, lets the others pass; one that has begun keeps its turn until it has
-ended, whether a process runs it or not.
+plan that waits, and with which no process waits, lets the others pass, and so does one that waits for another plan too:
+that of the tick before may be behind it. One that has begun keeps its turn until it has ended, whether a process runs
+it or not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from urllib.parse import quote
 
 from asterism.core.errors import PlanError, PlanOverlaps
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import UnreadableJournal
+from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import PLAN
 from asterism.durable import admin
 from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
@@ -69,15 +72,36 @@ async def entering(store: Store, name: str, terms: Mapping[str, Any], *, queue: 
         return []
     file, overlap, parallel = terms[TURN]
     turns = await _read(store, file)
-    waiting = [other for other in turns.waiting if not await _has_ended(store, other)]
-    open_plans = [*[other for other in turns.running if not await _has_ended(store, other)], *waiting]
-    if overlap == "skip" and not queue and len(open_plans) >= parallel:
-        raise PlanOverlaps(
-            f"no plan of {file!r} is started: plan {open_plans[-1]!r} has not ended, and the file says `overlap: skip`"
-        )
-    if len(waiting) >= MOST_WAITING:
+    waiting = turns.waiting
+    if overlap == "skip" and not queue:
+        open_plans = await _open(store, [*turns.running, *waiting])
+        if len(open_plans) >= parallel:
+            raise PlanOverlaps(
+                f"no plan of {file!r} is started: plan {open_plans[-1]!r} has not ended, "
+                "and the file says `overlap: skip`"
+            )
+    if len(waiting) >= MOST_WAITING and len(waiting := await _open(store, waiting)) >= MOST_WAITING:
         raise PlanOverlaps(f"no plan of {file!r} is started: {MOST_WAITING} plans wait for their turn, and no more may")
-    return [turns.put(turns.running, [*waiting, name])]
+    # a plan of this name may have been removed
+    running, waiting = ([other for other in names if other != name] for names in (turns.running, waiting))
+    return [turns.put(running, [*waiting, name])]
+
+
+AWAITED = "after_plan"
+"""The term of a plan that names the plan whose success it waits for, before a plan runner runs it."""
+
+
+async def awaited_plan(store: Store, name: str) -> str | None:
+    """The plan whose success a stored plan waits for; None if it may run, also to be cancelled. A plan that was never
+    created, or was removed since, holds nothing up."""
+    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
+        head, _ = await read_head(store, name)
+        awaited = head.terms.get(AWAITED)
+        if awaited is None or await admin.cancel_reason(store, name) is not None:
+            return None
+        if (await read_head(store, awaited))[0].state != ConstellationState.COMPLETED:
+            return str(awaited)
+    return None
 
 
 async def plan_ahead(store: Store, name: str) -> str | None:
@@ -118,17 +142,18 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
         return None
     holders, free = await _holders(store, turns.running)
     position = turns.waiting.index(name) if name in turns.waiting else len(turns.waiting)
-    earlier = [other for other in turns.waiting[:position] if not await _has_ended(store, other)]
-    if overlap == "replace" and fleet is not None:
-        older = [*holders, *earlier]
-        for other in older[: max(0, len(older) - parallel + 1)]:
-            await _replace(fleet, other, name)
-    elif overlap != "replace":  # who waits for nobody is overtaken
-        earlier = [other for other in earlier if await _is_attended(store, other)]
-    if len(holders) + len(earlier) >= parallel:
-        return [*holders, *earlier][0]
+    earlier = turns.waiting[:position]
+    if overlap == "replace":
+        ahead = [*holders, *await _open(store, earlier)]
+        if fleet is not None:
+            for other in ahead[: max(0, len(ahead) - parallel + 1)]:
+                await _replace(fleet, other, name)
+    else:
+        ahead = [*holders, *await _next(store, earlier, parallel - len(holders))]
+    if len(ahead) >= parallel:
+        return ahead[0]
     if fleet is not None:
-        waiting = [other for other in turns.waiting if other != name]
+        waiting = [*await _open(store, earlier), *turns.waiting[position + 1 :]]
         await store.commit([turns.put([*holders, name], waiting), *free])
     return None
 
@@ -138,6 +163,23 @@ async def _has_ended(store: Store, name: str) -> bool:
         return (await read_head(store, name))[0].ended
     except UnknownConstellation:  # it was removed
         return True
+
+
+async def _open(store: Store, names: Sequence[str]) -> list[str]:
+    """Those of these plans that have not ended."""
+    return [name for name in names if not await _has_ended(store, name)]
+
+
+async def _next(store: Store, names: Sequence[str], most: int) -> list[str]:
+    """The first of the waiting plans that go on when they have their turn. All of them ask again and again: nobody
+    reads more of the others than it needs."""
+    found: list[str] = []
+    for name in names:
+        if len(found) >= most:
+            break
+        if not await _has_ended(store, name) and await _may_go_on(store, name):
+            found.append(name)
+    return found
 
 
 async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], list[Write]]:
@@ -156,8 +198,10 @@ async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], lis
     return holders, free
 
 
-async def _is_attended(store: Store, name: str) -> bool:
-    """Whether a process is to run a plan when it has its turn."""
+async def _may_go_on(store: Store, name: str) -> bool:
+    """Whether a process is to run a plan as soon as it has its turn."""
+    if await awaited_plan(store, name) is not None or await _ahead_in_schedule(store, name) is not None:
+        return False
     if await is_to_be_run(store, name):
         return True
     return any(session.profile.get(PLAN) == name for session in (await live_sessions(store)).values())

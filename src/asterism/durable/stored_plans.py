@@ -37,7 +37,6 @@ from asterism.durable.journal_store import (
     load,
 )
 from asterism.durable.plan_requests import ask_why
-from asterism.durable.plan_submissions import awaited_plan
 from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
@@ -48,7 +47,7 @@ from asterism.durable.plan_summaries import (
     running_tasks,
     times_of,
 )
-from asterism.durable.plan_turns import plan_ahead
+from asterism.durable.plan_turns import awaited_plan, plan_ahead
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
