@@ -121,3 +121,31 @@ async def test_old_months_and_days_are_removed_whole() -> None:
     left = [audit_log.AuditEntry.from_json(register.value).operation for register in await store.registers("audit/")]
     assert sorted(left) == ["age_0", "age_1", "age_20"]
     await store.close()
+
+
+async def test_an_entry_is_written_although_who_writes_it_is_cancelled() -> None:
+    """Entries of one moment share a commit: one caller makes it, and the others wait for it."""
+
+    class Slow(MemoryStore):
+        async def commit(self, writes: Any) -> None:
+            begun.put_nowait(None)
+            await goes_on.get()
+            await super().commit(writes)
+
+    begun, goes_on = asyncio.Queue[None](), asyncio.Queue[None]()
+    store = Slow()
+    trail, entry = AuditLog(store), AuditEntry(store.clock(), "ann", "edit_plan", "done", "release")
+    first = asyncio.create_task(trail.append(entry))
+    await begun.get()
+    makes_it = asyncio.create_task(trail.append(replace(entry, by="bob")))
+    waits = asyncio.create_task(trail.append(replace(entry, by="eve")))
+    await asyncio.sleep(0)  # both are in line
+    goes_on.put_nowait(None)
+    await begun.get()
+    makes_it.cancel()
+    goes_on.put_nowait(None)
+    await asyncio.gather(first, waits)
+    assert [kept.by for kept in await found(trail)] == ["eve", "bob", "ann"]
+    await asyncio.wait([makes_it])
+    assert makes_it.cancelled()
+    await store.close()

@@ -106,8 +106,17 @@ class AuditLog:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def append(self, entry: AuditEntry) -> None:
-        """Write an entry; durable when it returns. If the store cannot be written to, it is logged instead."""
+        """Write an entry; durable when it returns. If the store cannot be written to, it is logged instead. A caller
+        that is cancelled waits all the same: its change is made, and others may wait for this commit."""
         self._unwritten.append(PutRegister(new_key(entry.at), entry.to_json(), None))
+        writing = asyncio.ensure_future(self._write())
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            raise
+
+    async def _write(self) -> None:
         async with self._writing:  # who waited finds its entry written with those of the others
             writes, self._unwritten = self._unwritten, []
             if not writes:

@@ -49,7 +49,7 @@ async def do_and_record(
     try:
         answer = await do(system, request)
     except asyncio.CancelledError:
-        await asyncio.shield(record(FAILED, "it was broken off"))
+        await record(FAILED, "it was broken off")
         raise
     except EditWaits as waits:
         await record(DONE, str(waits))
