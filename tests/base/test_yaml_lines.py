@@ -156,5 +156,13 @@ def test_aliases_of_aliases_do_not_explode() -> None:
     assert "more than 10,000,000 values" in only.text
 
 
+def test_aliases_of_long_texts_do_not_explode() -> None:
+    for long in (f"[{'x' * 20_000}]", f"{{{'x' * 1_000}: 1}}"):
+        lines = [f"a0: &a0 {long}"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 6)]
+        assert mistake("\n".join(lines)).text == "the aliases stand for more than 67,108,864 characters"
+    document = data(f"a: &a {'x' * 20_000}\nb: [{', '.join(['*a'] * 800)}]\n")
+    assert len(document["b"]) == 800
+
+
 def test_a_million_open_brackets_are_refused_at_once() -> None:
     assert "nested too deep: 50 levels are allowed" in mistake("a: " + "[" * 1_000_000).text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from asterism.api.local.schedule_handlers import read_texts
 from asterism.api.operation import API
 from tests.server.server_scenes import ServerScene, server_scene
 
@@ -64,3 +66,31 @@ async def test_any_text_is_answered(text: str) -> None:
 async def test_only_those_who_may_submit_check() -> None:
     async with server_scene() as scene, scene.client("observe") as client:
         assert (await client.post(f"{API}/plan-checks", json={"text": PLAN})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("text", "threads"),
+    [("a: &a x\nb: [*a]", 1), ("a: &a x\nb: *a", 1), ("a: '*.csv'\nb: */5 * * * *\nc: rm *", 0), ("a: b", 0)],
+)
+async def test_many_aliases_are_read_in_a_thread(text: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short text may stand for a long one."""
+    begun = []
+
+    async def counted(function: Callable[[], Any]) -> Any:
+        begun.append(function)
+        return function()
+
+    monkeypatch.setattr("asyncio.to_thread", counted)
+    assert await read_texts(lambda: "read", [text]) == "read"
+    assert len(begun) == threads
+
+
+async def test_the_variables_of_the_server_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither which ones it has, nor how long a short secret is: the devices have those that count."""
+    monkeypatch.setenv("DOOR_CODE", "abcdef")
+    task = "{shell: echo $DOOR_CODE, env: {X: {secret: DOOR_CODE}}}"
+    text = f"asterism: 1\ntasks:\n  DOOR_CODE: {{shell: echo 1}}\n  use: {task}\n"
+    async with server_scene() as scene:
+        found = await checked(scene, text)
+        monkeypatch.delenv("DOOR_CODE")
+        assert found == await checked(scene, text)

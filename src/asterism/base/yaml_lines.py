@@ -35,6 +35,9 @@ MAX_BYTES = 256 << 20
 MAX_VALUES = 10_000_000
 """How many values a file may contain, counting each alias as a copy."""
 
+MAX_ALIASED = 64 << 20
+"""How many characters the aliases of a file may stand for: what is read may be written or sent as JSON, in full."""
+
 LONGEST_NUMBER = 300
 """The longest plain text that is read as a number, in characters."""
 
@@ -190,10 +193,11 @@ class _Stop(Exception):
 class _Frame:
     """A mapping or list that is being filled."""
 
-    __slots__ = ("anchor", "key", "key_line", "size", "value")
+    __slots__ = ("aliased", "anchor", "key", "key_line", "size", "start", "value")
 
-    def __init__(self, value: YamlMapping | YamlList, anchor: str | None) -> None:
-        self.value, self.anchor = value, anchor
+    def __init__(self, value: YamlMapping | YamlList, anchor: str | None, start: int) -> None:
+        self.value, self.anchor, self.start = value, anchor, start
+        self.aliased = 0  # how many characters the aliases in it stand for
         self.key: str | None = None
         self.key_line = 0
         self.size = 1
@@ -204,7 +208,8 @@ class _Parser:
         self.max_depth, self.plain, self.any_standard_tag = max_depth, plain, any_standard_tag
         self.mistakes: list[Mistake] = []
         self.stack: list[_Frame] = []
-        self.anchors: dict[str, tuple[Any, int] | None] = {}  # value and size; None while it is being filled
+        # value, size and number of characters; None while it is being filled
+        self.anchors: dict[str, tuple[Any, int, int] | None] = {}
         self.root: Any = None
         self.documents = 0
 
@@ -222,7 +227,7 @@ class _Parser:
             if kind is scalar:
                 self._scalar(event)
             elif issubclass(kind, end):
-                self._close(self.stack.pop())
+                self._close(self.stack.pop(), event.end_mark.index)
             elif issubclass(kind, yaml.CollectionStartEvent):
                 self._open(event)
             elif kind is yaml.AliasEvent:
@@ -245,7 +250,7 @@ class _Parser:
         elif event.implicit[0]:
             value = self.plain(value)
         if event.anchor is not None:
-            self.anchors[event.anchor] = (value, 1)
+            self.anchors[event.anchor] = (value, 1, event.end_mark.index - event.start_mark.index)
         self._put(value, line, 1)
 
     def _open(self, event: Any) -> None:
@@ -260,12 +265,12 @@ class _Parser:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         value = YamlMapping(line + 1) if isinstance(event, yaml.MappingStartEvent) else YamlList(line + 1)
-        self.stack.append(_Frame(value, event.anchor))
+        self.stack.append(_Frame(value, event.anchor, event.start_mark.index))
 
-    def _close(self, frame: _Frame) -> None:
+    def _close(self, frame: _Frame, end: int) -> None:
         if frame.anchor is not None:
-            self.anchors[frame.anchor] = (frame.value, frame.size)
-        self._put(frame.value, frame.value.line - 1, frame.size)
+            self.anchors[frame.anchor] = (frame.value, frame.size, end - frame.start + frame.aliased)
+        self._put(frame.value, frame.value.line - 1, frame.size, frame.aliased)
 
     def _alias(self, event: Any) -> None:
         line, name = event.start_mark.line, event.anchor
@@ -275,7 +280,7 @@ class _Parser:
         if anchored is None:
             self.stop(line, f"*{name} stands for a value that contains it")
         else:
-            self._put(anchored[0], line, anchored[1])
+            self._put(anchored[0], line, anchored[1], anchored[2])
 
     def _tagged(self, event: Any) -> Any:
         """The value of a scalar with a tag."""
@@ -291,8 +296,8 @@ class _Parser:
         if event.tag not in _TAGS and not untyped:
             self.blame(event.start_mark.line, f"the tag {event.tag!r} has no meaning here")
 
-    def _put(self, value: Any, line: int, size: int) -> None:
-        """Add a complete value to the collection it belongs to."""
+    def _put(self, value: Any, line: int, size: int, aliased: int = 0) -> None:
+        """Add a complete value to the collection it belongs to. Of its characters, ``aliased`` come from aliases."""
         if not self.stack:
             self.root = value
             return
@@ -300,6 +305,9 @@ class _Parser:
         frame.size += size
         if frame.size > MAX_VALUES:
             self.stop(line, f"with its aliases expanded, this has more than {MAX_VALUES:,} values")
+        frame.aliased += aliased
+        if frame.aliased > MAX_ALIASED:
+            self.stop(line, f"the aliases stand for more than {MAX_ALIASED:,} characters")
         if type(frame.value) is YamlList:
             frame.value.append(value)
             frame.value.lines.append(line + 1)

@@ -5,7 +5,6 @@ Checks of the placeholders and names in a task: every ``{params.day}`` and every
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +43,8 @@ Finding = tuple[tuple[Part, ...], str, bool]
 class PlanContext:
     """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
     functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters; ``ticks``
-    says whether its texts may name a tick."""
+    says whether its texts may name a tick; ``environment`` has the variables of this process, or is None if the plan
+    does not run in it: a server tells nobody which ones it has."""
 
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
@@ -52,6 +52,7 @@ class PlanContext:
     places: tuple[str, ...] = ()  # folders, beside the path of Python, that contain modules
     params: tuple[str, ...] = ()
     ticks: bool = False
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -192,10 +193,8 @@ class TaskChecks:
         elif "secret" in value:
             if not isinstance(value["secret"], str):
                 yield path, f"{format_path(path)}: the name of a secret must be text", False
-            elif value["secret"] not in os.environ:
-                yield path, f"{format_path(path)} needs {value['secret']!r}, which is not in the environment now", True
-            elif (warning := short_secret_warning(value["secret"], os.environ[value["secret"]])) is not None:
-                yield path, warning, True
+            elif self.context.environment is not None:
+                yield from _secret_warnings(path, value["secret"], self.context.environment)
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
             yield (
                 path,
@@ -221,7 +220,7 @@ class TaskChecks:
             except MissingInput as error:
                 yield ("shell",), str(error), False
             if not {"inputs", "env", "foreach", "matrix"} & set(self.faulty):
-                for text in shell_warnings(self.task, self.context.tasks, self.sources, self._variables()):
+                for text in shell_warnings(self.task, self.context, self.sources, self._variables()):
                     yield ("shell",), text, True
         for path, text in texts:
             try:
@@ -465,8 +464,15 @@ _NESTED = re.compile(r"""(?s)"[^"]*(?:\$\(|`)""")
 _SETTERS = "for|select|read|export|readonly|local|declare|typeset|let|mapfile|readarray|getopts|printf"
 
 
+def _secret_warnings(path: tuple[Part, ...], name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    if name not in environment:
+        yield path, f"{format_path(path)} needs {name!r}, which is not in the environment now", True
+    elif (warning := short_secret_warning(name, environment[name])) is not None:
+        yield path, warning, True
+
+
 def shell_warnings(
-    task: models.Task, tasks: Collection[str], sources: Collection[str], names: Collection[str]
+    task: models.Task, context: PlanContext, sources: Collection[str], names: Collection[str]
 ) -> Iterator[str]:
     """A sentence for each input that a shell line writes as ``{name}``, and for each ``$name`` that has the name of a
     task, or the prefix of inputs, and that nothing sets: the shell gives it an empty value, and the task completes.
@@ -485,9 +491,9 @@ def shell_warnings(
         name = variable.removeprefix(FILE_PREFIX).removeprefix(VARIABLE_PREFIX)
         if passed & {name, variable.removeprefix(VARIABLE_PREFIX)} or _sets(line, variable):
             continue
-        if variable == name and (variable in os.environ or is_reserved(variable)):
+        if variable == name and (variable in (context.environment or ()) or is_reserved(variable)):
             continue
-        source = next((spelling for spelling in (name, name.replace("_", "-")) if spelling in tasks), None)
+        source = next((spelling for spelling in (name, name.replace("_", "-")) if spelling in context.tasks), None)
         if source is not None:
             after = "" if source in sources else f", and after: {source}"
             yield (

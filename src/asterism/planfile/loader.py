@@ -149,6 +149,7 @@ def examine(
         reader = _PlanReader(path or name, read_sources(data, path, mistakes, texts=texts), parameters, mistakes)
         if path and texts is None:
             reader.folder = os.path.dirname(path)
+        reader.environment = os.environ if texts is None else None
         tick = options.get("tick")
         values = None if tick is None else tick_on_request(tick)  # a wrong one is refused before all else
         plan_file = reader.plan_file(name, options, values, _may_name_tick(text, reader.sources, parameters))
@@ -193,6 +194,7 @@ class _PlanReader:
     ) -> None:
         self.path, self.sources, self.parameters, self.mistakes = path, sources, parameters, mistakes
         self.folder: str | None = None
+        self.environment: Mapping[str, str] | None = None
         self.raw: dict[str, RawTask] = {}
 
     def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
@@ -218,7 +220,7 @@ class _PlanReader:
         known = None if unknown else {device.id: device.can for device in devices}
         names = tuple({**declared, **mentioned})
         imports, places = options.get("imports", False), options.get("places", ())
-        context = PlanContext(self.raw.keys(), known, imports, places, names, ticks)
+        context = PlanContext(self.raw.keys(), known, imports, places, names, ticks, self.environment)
         scope = {"params": params, **({TICK_FOLLOWS: True} if ticks else {})}
         head = heads[0][0]
         if head.overlap is None and head.parallel > 1:

@@ -316,7 +316,7 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
 
 
 async def check_plan(system: LocalSystem, request: declared.CheckPlan) -> documents.CheckedPlan:
-    from asterism.api.local.schedule_handlers import examine_plan_text  # with YAML
+    from asterism.api.local.schedule_handlers import examine_plan_text, read_texts  # with YAML
     from asterism.planfile.parameters import GivenParameters, declared_parameters
 
     name = PurePath(request.file).stem or "plan"
@@ -324,7 +324,7 @@ async def check_plan(system: LocalSystem, request: declared.CheckPlan) -> docume
     plan_file, mistakes = await examine_plan_text(request.text, name, given, request.includes)
     plan = None if plan_file is None else plan_file.constellation
     findings = [document_of(documents.PlanFinding, mistake) for mistake in mistakes]
-    params = await asyncio.to_thread(declared_parameters, request.text)
+    params = await read_texts(partial(declared_parameters, request.text), [request.text])
     return documents.CheckedPlan(
         valid=plan is not None,
         name=None if plan_file is None else next(plan_file.names(None)),

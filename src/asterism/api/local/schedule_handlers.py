@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from asterism.api import documents
 from asterism.api import schedule_operations as declared
@@ -31,6 +32,8 @@ from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key, zone_of
 from asterism.planfile import loader
+
+Answer = TypeVar("Answer")
 
 DAY, DEFAULT_DAYS = 86_400, 30
 """A day in seconds, and how many days of ticks are listed if the beginning is not given."""
@@ -229,7 +232,9 @@ async def _backfill(fleet: Fleet, backfill: Backfill) -> documents.Backfill:
 
 
 SMALL_FILE = 50_000
-"""Up to this many characters a plan file is read at once; a larger one takes long."""
+"""Up to this many characters a plan file is read at once; a larger one takes long, and so may one with aliases."""
+
+_ALIAS = re.compile(r"(?<![^\s,:\[{])\*\w")
 
 
 async def read_plan_text(
@@ -257,4 +262,10 @@ async def examine_plan_text(
 ) -> tuple[loader.PlanFile | None, list[Mistake]]:
     """The same, or None, and all mistakes and warnings. Raises InvalidTick."""
     read = partial(loader.examine, text, name, params=params, texts=includes, fleet=True, **options)
-    return await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    return await read_texts(read, [text, *includes.values()])
+
+
+async def read_texts(read: Callable[[], Answer], texts: Sequence[str]) -> Answer:
+    """Read texts of plan files: in a thread if that may take long."""
+    quick = sum(map(len, texts)) <= SMALL_FILE and not any(map(_ALIAS.search, texts))
+    return read() if quick else await asyncio.to_thread(read)
