@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 STATE = Path(os.environ["STAND_IN_STATE"])
-VALUES = ("--name", "--label", "--volume", "--workdir", "--filter", "--time")
+VALUES = ("--name", "--label", "--volume", "--workdir", "--filter", "--format", "--time")
 
 
 def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:

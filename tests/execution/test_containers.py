@@ -123,7 +123,9 @@ def test_secrets_are_not_in_the_words_of_a_process_and_masked(engine: Engine, mo
     assert "KEY" in engine.last()["options"]["--env"]
 
 
-@pytest.mark.parametrize("name", ["PATH", "DOCKER_HOST", "https_proxy", "XDG_RUNTIME_DIR", "OF_DEVICE"])
+@pytest.mark.parametrize(
+    "name", ["PATH", "DOCKER_HOST", "https_proxy", "XDG_RUNTIME_DIR", "NOTIFY_SOCKET", "OF_DEVICE"]
+)
 def test_a_variable_does_not_steer_the_engine(name: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_DEVICE", "x")
     monkeypatch.setenv("TOKEN", "very-secret-token")
@@ -151,6 +153,9 @@ def test_docker_makes_files_as_the_user_of_the_device(tmp_path: Path, monkeypatc
         ({"image": "a", "memory": "lots"}, "memory: 'lots' is not valid (examples: 512m, 2g)"),
         ({"image": "a", "cpus": 0.0}, "cpus is a number above 0"),
         ({"image": "a", "network": "host --privileged"}, "network: 'host --privileged' is not valid"),
+        ({"image": "a", "network": "host"}, "network: 'host' is not valid"),
+        ({"image": "dir:/srv/made-here"}, "'dir:/srv/made-here' is not the name of an image"),
+        ({"image": "oci-archive:/tmp/a.tar"}, "'oci-archive:/tmp/a.tar' is not the name of an image"),
         ({"image": "a", "pull": "often"}, "pull: Input should be 'missing', 'always' or 'never'"),
         ({"image": "a", "volume": "/:/host"}, "volume: Unexpected keyword argument"),
         ({"argv": ["a"]}, "image: Field required"),
@@ -163,6 +168,17 @@ def test_mistakes(fields: dict[str, Any], text: str) -> None:
 def test_an_input_is_no_option_of_the_engine(engine: Engine) -> None:
     error = ran(Task("a", plugin={"container": {"image": "{image}"}}, inputs={"image": "--privileged"}))["a"].error
     assert str(error) == "'--privileged' is not the name of an image"
+
+
+def test_an_input_is_no_image_in_a_file_of_the_device(engine: Engine) -> None:
+    error = ran(Task("a", plugin={"container": {"image": "{image}"}}, inputs={"image": "dir:/srv/a"}))["a"].error
+    assert str(error) == "'dir:/srv/a' is not the name of an image"
+
+
+@pytest.mark.parametrize("name", ["*", "AWS_*", "A B", "-x"])
+def test_a_variable_is_no_pattern_of_those_of_the_device(name: str, engine: Engine) -> None:
+    error = ran(Task("a", plugin=container("env"), env={name: "x"}))["a"].error
+    assert str(error) == f"{name!r} is not the name of a variable of a container"
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
@@ -226,7 +242,7 @@ async def test_ablation_without_its_removal_a_container_outlives_the_task(
 async def test_the_next_epoch_of_a_run_removes_what_the_last_has_left(engine: Engine) -> None:
     left = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
     record = {"pid": left.pid, "labels": ["asterism.run=r1", "asterism.epoch=2"]}
-    (engine.state / "old.json").write_text(json.dumps(record))
+    (engine.state / "asterism-r1-2-1f-7f3a.json").write_text(json.dumps(record))
     (engine.state / "other.json").write_text(json.dumps({"pid": 0, "labels": ["asterism.run=r2"]}))
     executor = executors()
     assert await executor.execute(Reports().work(Workflow("w", plugin=container("echo", "b")))) == "b"
@@ -244,6 +260,34 @@ from tests.fleet.device.device_scenes import Reports, executors
 work = Reports().work(Workflow("w", plugin={"container": {"image": "alpine", "argv": sys.argv[1:]}}))
 asyncio.run(executors(session="old").execute(work))
 """
+
+
+async def test_a_device_that_comes_too_late_leaves_the_container_of_the_next_epoch(engine: Engine) -> None:
+    newer = {"pid": 0, "labels": ["asterism.run=r1", "asterism.epoch=70"]}
+    (engine.state / "asterism-r1-70-1f-7f3a.json").write_text(json.dumps(newer))
+    executor = executors()
+    assert await executor.execute(Reports().work(Workflow("w", plugin=container("echo", "b")))) == "b"
+    assert [file.name for file in engine.state.glob("*.removed")] == []
+    (engine.state / "asterism-r1-70-1f-7f3a.json").unlink()
+    executor.close()
+
+
+async def test_a_removal_that_fails_does_not_turn_a_cancellation_into_a_failure(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older engines fail if the container is gone already."""
+    begin, script = engine.path.read_text().split("\n", 1)
+    broken = 'if [ "$1" = rm ]; then echo "Error: no such container" >&2; exit 1; fi'
+    engine.path.write_text(f"{begin}\n{broken}\n{script}")
+    executor = executors(grace=0.1)
+    work = asyncio.create_task(executor.execute(Reports().work(Workflow("w", plugin=container(*FOREVER)))))
+    async with asyncio.timeout(PATIENCE):
+        await engine.started()
+        work.cancel()
+        await asyncio.wait([work])
+    assert work.cancelled()
+    assert "the plug-in 'container' may have left something behind: CommandFailed: the command exited" in caplog.text
+    executor.close()
 
 
 def device_process() -> subprocess.Popen[bytes]:

@@ -35,19 +35,30 @@ _OF_DEVICE = ("ASTERISM_SESSION", "ASTERISM_FLEET", "ASTERISM_AGENT")
 """Variables that mark processes of this machine, which those of a container are not."""
 
 _STEERS = re.compile(
-    r"(DOCKER|CONTAINER|CONTAINERS|PODMAN|BUILDAH|REGISTRY|STORAGE|XDG|LD|DYLD|SSL|TMP|GO\w*)(_\w*)?|\w*_PROXY|PATH|HOME"
-    r"|TMPDIR",
+    r"_*(DOCKER|CONTAINER|CONTAINERS|PODMAN|BUILDAH|REGISTRY|STORAGE|XDG|LD|DYLD|SSL|SSH|TMP|GO\w*)(_\w*)?|\w*_PROXY"
+    r"|(NOTIFY|LISTEN|DBUS|SYSTEMD)_\w*|PATH|HOME|TMPDIR",
     re.IGNORECASE,
 )
 """Variables that the client of an engine reads itself."""
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+"""The name of a variable. With a ``*`` at its end, podman would pass all variables of the device that begin so."""
+
+_NO_IMAGE = re.compile(
+    r"-|\s*$|(dir|oci|oci-archive|docker-archive|docker-daemon|containers-storage|ostree|sif|tarball):", re.IGNORECASE
+)
+"""Options, and files of the device that podman would read as an image, which no registry allows or refuses."""
+
 _FORMS = (
     ("entrypoint", r".+", "/bin/sh, python"),
     ("memory", r"[0-9]+[bkmg]?", "512m, 2g"),
-    ("network", r"[A-Za-z0-9][\w.-]*", "none, backend"),
+    ("network", r"(?!host$)[A-Za-z0-9][\w.-]*", "none, backend"),
     ("user", r"\w[\w.-]*(:\w[\w.-]*)?", "1000, 1000:1000, nobody"),
 )
 """What a text of a container is, with examples."""
+
+_EPOCH = re.compile(r"-([0-9]+)-[0-9a-f]+-[0-9a-f]+$")
+"""The epoch in the name of a container."""
 
 _LISTED = SizeLimit(1 << 20, "docker container prune")
 
@@ -76,7 +87,7 @@ class Container(Action):
     user: str | None = None
 
     def problems(self) -> Iterator[str]:
-        if not self.image or self.image.startswith("-"):
+        if _NO_IMAGE.match(self.image):
             yield f"image: {self.image!r} is not the name of an image"
         if self.cpus is not None and not 0 < self.cpus < math.inf:
             yield "cpus is a number above 0"
@@ -106,7 +117,7 @@ class Container(Action):
     def _command(self, attempt: Attempt, engine: str, texts: Mapping[str, str]) -> Command:
         attempt.check_variables()
         image = attempt.fill(self.image)
-        if image.startswith("-"):
+        if _NO_IMAGE.match(image):
             raise AsterismError(f"{image!r} is not the name of an image")
         words = [engine, "run", "--rm", "--name", name_of(attempt), f"--pull={self.pull}"]
         for name, value in _labels(attempt).items():
@@ -119,6 +130,9 @@ class Container(Action):
         if mounted is not None:
             words += ["--volume", f"{mounted}:{mounted}:z", "--workdir", str(mounted)]
         inputs = command_inputs.prefixed_variables(texts, "")
+        for name in attempt.resolved.environment:
+            if not _VARIABLE.fullmatch(name):
+                raise AsterismError(f"{name!r} is not the name of a variable of a container")
         variables = command_inputs.passable((), {**attempt.resolved.environment, **inputs, **attempt.identity()})
         marks = {name: variables.pop(name) for name in _OF_DEVICE if name in variables}
         passed = {name: value for name, value in variables.items() if not _is_own(name)}
@@ -170,10 +184,14 @@ def _labels(attempt: Attempt) -> dict[str, str]:
 
 
 async def _remove_earlier(attempt: Attempt, engine: str, run: str) -> None:
-    """Remove what earlier epochs of a run have left. Raises DeviceUnavailable if the engine does not answer."""
+    """Remove what earlier epochs of a run have left. Raises DeviceUnavailable if the engine does not answer.
+
+    The container of a later epoch stays: another device of this machine owns the run, and this one comes too late."""
+    own = int(_labels(attempt)["epoch"])
     try:
-        listing = [engine, "ps", "--all", "--quiet", "--filter", f"label=asterism.run={run}"]
-        names = str(await _ask(attempt, listing)).split()
+        listing = [engine, "ps", "--all", "--format", "{{.Names}}", "--filter", f"label=asterism.run={run}"]
+        found = str(await _ask(attempt, listing)).split()
+        names = [name for name in found if (epoch := _EPOCH.search(name)) is not None and int(epoch[1]) <= own]
         if names:
             attempt.note(f"removing what an earlier attempt has left: {', '.join(names)}")
             await _ask(attempt, remove_words(engine, names))

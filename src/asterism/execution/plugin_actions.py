@@ -22,14 +22,14 @@ the work, and a value that does not fit is a mistake in the plan.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from asterism.base.plugins import PluginProblem
-from asterism.core.errors import AsterismError, DeviceUnavailable, InvalidTask
+from asterism.core.errors import AsterismError, DeviceUnavailable, InvalidTask, error_text
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.plan.task import PLUGIN_NEED, plugin_name
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pydantic import TypeAdapter
+
+log = logging.getLogger("asterism.device")
 
 CANCEL_TIMEOUT = 30.0
 """How long ``cancel`` may take, in seconds."""
@@ -84,8 +86,11 @@ class Action:
         try:
             return await action.execute(attempt)
         except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.shield(asyncio.wait_for(action.cancel(attempt), CANCEL_TIMEOUT))
+            except Exception as error:  # of foreign code; the work is cancelled all the same
+                name, why = plugin_name(attempt.action.plugin), attempt.resolved.mask.text(error_text(error))
+                log.warning("the plug-in %r may have left something behind: %s", name, why)
             raise
 
     @classmethod
