@@ -30,7 +30,7 @@ help: ## Show this list
 	@echo "  SEED=1763290800    the examples of test-long; without it they are new ones"
 
 demo: .venv/.run ## Run the demonstration
-	@.venv/bin/python examples/release_demo.py
+	@.venv/bin/asterism demo
 
 # Many tests wait for processes and disks most of the time: two workers a core keep two cores busy.
 PYTEST = .venv/bin/python -m pytest -p tests.forked_workers --workers $(WORKERS)

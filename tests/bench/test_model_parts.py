@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
+from asterism.cli.demo import release_demo
+from asterism.cli.demo.workshop import Workshop
 from bench import models
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
-
-def test_the_release_is_the_one_of_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_release_is_the_one_of_the_demonstration(tmp_path: Path) -> None:
     """Its tasks, its dependencies, and the edits of its editor."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    import release_demo
-    import workshop
-
-    shop = workshop.Workshop(tmp_path)
+    shop = Workshop(tmp_path)
     plan = release_demo.release(shop)
     assert {name: set(node.parents) for name, node in plan.nodes.items()} == {
         name: set(after) for name, (_, after) in models.RELEASE.items()

@@ -81,6 +81,7 @@ def test_every_default_duration_has_a_unit() -> None:
 def test_the_list_of_commands_is_in_sections(tmp_path: Path) -> None:
     text = Scene(tmp_path).ok("--help")
     plans, fleets = text.partition("\nFleets:")[::2]
+    assert "Start here:\n  demo " in plans
     assert "Plan files:\n  run " in plans
     assert "Plans in a store:\n  plan " in plans
     fleets = fleets.partition("\nSeries:")[0]

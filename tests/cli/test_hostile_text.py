@@ -486,6 +486,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "audit list": [case(), case("--by", NAME)],
         "audit export": [case(json=False)],
         "plugins": [case(quiet="they are ours")],
+        "demo": [case("--report", f"{NAME}/report"), case("--report", FILE, live=True)],
         "fleet metrics": [case()],
         "completion": [case(NAME), case("zsh", quiet="a script of ours")],
     }

@@ -7,6 +7,7 @@ the functions of the commands.
 =====================  ===============================================================================================
 command                modules
 =====================  ===============================================================================================
+demo                   ``demo_commands``; ``release_demo`` is its plan and its editor, ``workshop`` the work of it
 run, check, show,      ``plan_file_commands``
 schema
 plan                   ``plan_commands``; ``plan_execution`` runs plans, ``plan_watch`` follows and cancels them,

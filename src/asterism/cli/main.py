@@ -44,6 +44,9 @@ class CommandEntry(NamedTuple):
 
 
 _SECTIONS = {
+    "Start here": {
+        "demo.demo_commands:demo": "Run the demonstration: an editor repairs a release while it runs.",
+    },
     "Plan files": {
         "plan.plan_file_commands:run": "Run the plan in a plan file.",
         "plan.plan_file_commands:check": "Report every mistake in a plan file, with line numbers.",

@@ -1,4 +1,4 @@
-"""The real work of the release demonstration: a small library is written, tested, packed, signed and published.
+"""The real work of the demonstration: a small library is written, tested, packed, signed and published.
 
 Everything happens in one directory and nothing needs a network. ``median`` has a bug, so one of its tests fails.
 """

@@ -1,6 +1,6 @@
-"""The demonstration of ``make demo``: a release on three devices, which an editor repairs and shortens as it runs.
+"""The release of ``asterism demo``: a plan on three devices, and the editor that repairs and shortens it.
 
-The tasks are real: files are written, compiled, tested, packed and signed in a temporary directory (see workshop.py).
+The tasks are real: files are written, compiled, tested, packed and signed in a temporary directory (see ``workshop``).
 One of the tests fails. The editor reads the failure, adds a patch and another test, and makes the package wait for
 these instead. It also removes the PDF from the plan, since the program that creates it is not installed. All other
 tasks continue meanwhile.
@@ -15,11 +15,11 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workshop import Workshop
+from rich.text import Text
 
 from asterism import (
     AsterismError,
@@ -29,22 +29,21 @@ from asterism import (
     Event,
     LocalDevice,
     Orchestrator,
+    Priority,
     Result,
     Task,
     TaskEvent,
     edits,
 )
+from asterism.base.startup import install_hint
 from asterism.cli import Screen, run_until_interrupted, watched
+from asterism.cli.demo.workshop import Workshop
+from asterism.cli.editor_options import MODEL_VARIABLE
+from asterism.core.plan.status import ConstellationState
 from asterism.report import Recording, failure_reasons, summary_lines, write_report
 
-REPORT = Path("asterism-report.html")
-MODEL = os.environ.get("ASTERISM_MODEL", "")
-HOW_TO = (
-    "To let a language model edit:",
-    "  .venv/bin/python -m pip install '.[model]'",
-    "  OPENAI_API_KEY=… ASTERISM_MODEL=openai:gpt-5 make demo",
-    "Other models, local ones too: docs/how-to/models.md",
-)
+KEY = "RELEASE_KEY"
+"""The variable with the key of the signer."""
 
 
 def devices() -> list[LocalDevice]:
@@ -60,9 +59,6 @@ def release(shop: Workshop) -> Constellation:
     plan = Constellation("release")
     library, path = str(shop.library), {"PYTHONPATH": str(shop.home)}
 
-    def python(*words: str) -> tuple[str, ...]:
-        return (sys.executable, *words)
-
     def add(name: str, description: str, after: Any = None, **options: Any) -> None:
         plan.add(Task(name, description=description, **options), after)
 
@@ -70,12 +66,12 @@ def release(shop: Workshop) -> Constellation:
     add("find-typesetter", "look for the PDF program", call=shop.find_typesetter)
     add("lint", "compile all", "generate", argv=python("-m", "compileall", "-q", "-f", library), needs=["compile"])
     add("audit", "count docstrings", "generate", call=shop.audit)
-    plan.add(test(shop, "test-angles", "checks.test_angles"), "generate")
-    plan.add(test(shop, "test-numbers", "checks.test_numbers"), "generate")
+    plan.add(checked_by(shop, "test-angles", "checks.test_angles"), "generate")
+    plan.add(checked_by(shop, "test-numbers", "checks.test_numbers"), "generate")
     fuzz, measure = str(shop.tools / "fuzz.py"), str(shop.tools / "measure.py")
     add("fuzz", "try random angles", "generate", argv=python(fuzz, "3.0"), env=path, needs=["test"])
     add("measure", "how fast is it", "lint", argv=python(measure, "1.5"), env=path)
-    docs = f'cd "$DOCS" && "{sys.executable}" -m pydoc -w meridian meridian.numbers meridian.angles'
+    docs = f'cd "$DOCS" && "{sys.executable}" -P -m pydoc -w meridian meridian.numbers meridian.angles'
     add("docs-html", "pages with pydoc", "generate", shell=docs, env={**path, "DOCS": str(shop.home / "docs")})
     add("docs-pdf", "typeset the pages", ["find-typesetter", "docs-html"], shell="meridian-typesetter docs")
     add("proofread-pdf", "look it through", "docs-pdf", shell="meridian-typesetter --proofread docs")
@@ -93,16 +89,22 @@ def release(shop: Workshop) -> Constellation:
     return plan
 
 
-def test(shop: Workshop, name: str, module: str) -> Task:
-    argv = (sys.executable, "-m", "unittest", module)
-    return Task(name, argv=argv, env={"PYTHONPATH": str(shop.home)}, needs=["test"], description=f"run {module}")
+def python(*words: str) -> tuple[str, ...]:
+    """A command of Python. ``-P``: it imports nothing from the folder that it is started in, which is the user's."""
+    return (sys.executable, "-P", *words)
+
+
+def checked_by(shop: Workshop, name: str, module: str) -> Task:
+    argv = python("-m", "unittest", module)
+    return Task(
+        name, argv=argv, env={"PYTHONPATH": str(shop.home)}, needs=frozenset({"test"}), description=f"run {module}"
+    )
 
 
 def seal(shop: Workshop, action: str, description: str) -> Task:
     """A task for the signer. The key comes from the environment and appears in no report."""
-    argv = (sys.executable, str(shop.tools / "sign.py"), action, str(shop.package), str(shop.signature))
-    key = {"RELEASE_KEY": {"secret": "RELEASE_KEY"}}
-    return Task(action, argv=argv, env=key, needs=["sign"], description=description)
+    argv = python(str(shop.tools / "sign.py"), action, str(shop.package), str(shop.signature))
+    return Task(action, argv=argv, env={KEY: {"secret": KEY}}, needs=frozenset({"sign"}), description=description)
 
 
 class Maintainer:
@@ -129,9 +131,11 @@ class Maintainer:
     def repair(self) -> list[edits.Edit]:
         """Patch the bug, which handles the failure; test again, and let the package wait for that test."""
         return [
-            edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
+            edits.AddTask(
+                Task("patch", call=self.shop.patch, priority=Priority.CRITICAL, description="mend the median")
+            ),
             edits.AddDependency("test-numbers", "patch", on="failure", handled=True),
-            edits.AddTask(test(self.shop, "retest", "checks.test_numbers")),
+            edits.AddTask(checked_by(self.shop, "retest", "checks.test_numbers")),
             edits.AddDependency("patch", "retest"),
             edits.AddDependency("retest", "package"),
             edits.RemoveDependency("test-numbers", "package"),
@@ -145,19 +149,19 @@ class Maintainer:
         ]
 
 
-def model_editor(shop: Workshop) -> Any:
+def model_editor(shop: Workshop, model: str) -> Any:
     """A language model as the editor. It knows the commands that it may need, and decides itself."""
     from asterism.models import ModelEditor
 
-    python, numbers = sys.executable, shop.library / "numbers.py"
+    mend = python(str(shop.tools / "mend.py"), str(shop.library / "numbers.py"))
+    test = python("-m", "unittest", "checks.test_numbers")
     goal = (
-        "Release the library. If a test finds a bug in numbers.py, the command "
-        f"{[python, str(shop.tools / 'mend.py'), str(numbers)]} repairs it; then test again with "
-        f"{[python, '-m', 'unittest', 'checks.test_numbers']}, env PYTHONPATH={shop.home}, needs test, and let the "
+        f"Release the library. If a test finds a bug in numbers.py, the command {[*mend]} repairs it; then test again "
+        f"with {[*test]}, env PYTHONPATH={shop.home}, needs test, and let the "
         "package wait for that test. If no typesetter is found, release without the PDF. Let a repair depend on the "
         "failure that it repairs, with handled: true."
     )
-    return ModelEditor(MODEL, goal=goal, ask=["failure", "tasks=find-typesetter"], budget="20calls 200ktokens")
+    return ModelEditor(model, goal=goal, ask=["failure", "tasks=find-typesetter"], budget="20calls 200ktokens")
 
 
 def reached(result: Result) -> bool:
@@ -173,44 +177,53 @@ def reached(result: Result) -> bool:
     )
 
 
-async def demonstrate(shop: Workshop, screen: Screen) -> Result:
+async def demonstrate(shop: Workshop, editor: Any, screen: Screen, report: str, plain: bool) -> Result:
     plan = release(shop)
-    orchestrator = Orchestrator(devices(), editor=model_editor(shop) if MODEL else Maintainer(shop))
+    orchestrator = Orchestrator(devices(), editor=editor)
     recording = Recording(plan, orchestrator.events)
-    async with watched(orchestrator, plan, screen):
+    async with watched(orchestrator, plan, screen, plain=plain):
         result = await run_until_interrupted(orchestrator, plan)
     recording.close()
-    write_report(REPORT, result, recording)
+    write_report(report, result, recording)
     return result
 
 
-def say_all(screen: Screen, lines: Sequence[str]) -> None:
+def run_demo(report: str, *, plain: bool) -> int:
+    """Run the release and print what came of it. Returns the exit code of the command."""
+    os.environ.setdefault(KEY, secrets.token_hex(16))
+    model, screen = os.environ.get(MODEL_VARIABLE, ""), Screen()
+    try:
+        with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
+            shop = Workshop(Path(home))
+            editor = model_editor(shop, model) if model else Maintainer(shop)
+            result = asyncio.run(demonstrate(shop, editor, screen, report, plain))
+    except AsterismError as error:  # the model cannot be used
+        say_all(screen, (f"{error}.", *how_to()))
+        return 1
+    screen.say()
+    say_all(screen, (*failure_reasons(result), *summary_lines(result), "", f"Report: {Path(report).resolve()}"))
+    if result.state is ConstellationState.CANCELLED:
+        return result.exit_code
+    if model and result["publish"].status != "completed":
+        screen.say(f"{model} has not repaired the release, so it was not published.")
+        return 1
+    if not model and not reached(result):
+        screen.say("The result is not as expected.")
+        return 1
+    screen.say("As expected: the failed test stays in the record, and its repair was published.")
+    if not model:
+        say_all(screen, how_to())
+    return 0
+
+
+def say_all(screen: Screen, lines: Iterable[str | Text]) -> None:
     for line in lines:
         screen.say(line)
 
 
-def main() -> int:
-    os.environ.setdefault("RELEASE_KEY", secrets.token_hex(16))
-    screen = Screen()
-    try:
-        with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
-            result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
-    except AsterismError as error:  # the model cannot be used
-        say_all(screen, (f"{error}.", *HOW_TO))
-        return 1
-    screen.say()
-    say_all(screen, (*failure_reasons(result), *summary_lines(result), "", f"Report: {REPORT.resolve()}"))
-    if MODEL and result["publish"].status != "completed":
-        screen.say(f"{MODEL} has not repaired the release, so it was not published.")
-        return 1
-    if not MODEL and not reached(result):
-        screen.say("The result is not as expected.")
-        return 1
-    screen.say("As expected: the failed test stays in the record, and its repair was published.")
-    if not MODEL:
-        say_all(screen, HOW_TO)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def how_to() -> tuple[str, ...]:
+    return (
+        f"To let a language model edit, {install_hint('model')}",
+        f"  OPENAI_API_KEY=… {MODEL_VARIABLE}=openai:gpt-5 asterism demo",
+        "Other models, local ones too: docs/how-to/models.md in the source of Asterism",
+    )
