@@ -11,7 +11,7 @@ from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
 from asterism.durable import admin, plan_turns
 from asterism.durable.admin import reopen_plan
-from asterism.durable.journal_store import read_head, read_heads
+from asterism.durable.journal_store import head_key, read_head, read_heads
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
@@ -21,7 +21,7 @@ from asterism.execution.plan_tick import with_tick
 from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.fleet.retention import remove_plan
 from asterism.fleet.scheduled_work import SchedulePass
-from asterism.store.protocol import Notice
+from asterism.store.protocol import Notice, PutRegister
 from tests.durable.durable_scenes import DONE, Stage, task
 from tests.durable.durable_work import gate
 
@@ -351,3 +351,24 @@ async def test_plans_that_wait_do_not_read_each_other_again_and_again(
     for name in names:
         await take_turn(fleet, name)
     assert reads < 10 * len(names)
+
+
+async def test_a_plan_that_cannot_be_read_holds_up_no_other(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Its head is that of a later version, as while servers are updated one after the other."""
+    await stage.device("desk", monitor_every=None)
+    for name, file in (("a", "album"), ("b", "film"), ("c", "film")):
+        made = plan(name)
+        made.source = file
+        await submit_plan(stage.fleet(), made)
+    for name in "ab":
+        head = await stage.store.register(head_key(name))
+        assert head is not None
+        await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 99}, head.revision)])
+    stage.spawn(runner(stage).run())
+    await until(stage, c="completed")
+    assert "plan a cannot be run" in caplog.text
+    for name in "ab":  # the check of the store reads them again
+        head = await stage.store.register(head_key(name))
+        assert head is not None
+        await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 1}, head.revision)])
+    await until(stage, a="completed", b="completed")

@@ -91,6 +91,20 @@ async def test_an_endpoint_that_refuses_tools_is_asked_for_json(failure: Failure
     assert len(server.questions) == 3, "it is asked with tools once"
 
 
+async def test_of_two_questions_at_once_the_second_learns_it_from_the_first() -> None:
+    """Its refusal arrives when the first one has its answer."""
+    caller = ModelCaller([CHAT])
+
+    def script(question: Question) -> Reply | Failure:
+        if not question.tools:
+            return as_json("answer", NO_EDITS)
+        caller._forms[CHAT] = "schema"
+        return Failure(400, message="registry/gemma does not support tools")
+
+    async with served(script):
+        assert (await ask(caller)).calls
+
+
 async def test_an_endpoint_without_schemas_keeps_its_words() -> None:
     def script(question: Question) -> Reply | Failure:
         return Reply("in words") if bound(question) is None else Failure(400, message="response_format: unknown")

@@ -107,6 +107,8 @@ async def _is_open(store: Store, register: Register, name: str) -> bool:
     except UnknownConstellation:  # it was pruned
         await try_commit(store, removal)
         return False
+    except UnreadableJournal:  # who runs it is told, and the others go on
+        return True
     if head.ended:  # if it is reopened meanwhile, nothing is removed
         await try_commit(store, [*removal, ExpectRegister(head_key(name), revision)])
     return not head.ended
@@ -147,11 +149,13 @@ async def plan_turn(store: Store, name: str, document: Mapping[str, Any], *, que
 
 
 async def plan_ended(store: Store, name: str) -> bool:
-    """Whether a stored plan has ended, or was removed."""
+    """Whether a stored plan has ended, or was removed. One that cannot be read has not."""
     try:
         head, _ = await read_head(store, name)
     except UnknownConstellation:
         return True
+    except UnreadableJournal:
+        return False
     return head.ended
 
 

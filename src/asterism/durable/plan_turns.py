@@ -132,7 +132,7 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     """With ``fleet``, the turn is taken."""
     try:
         head, _ = await read_head(store, name)
-    except UnknownConstellation:
+    except (UnknownConstellation, UnreadableJournal):  # who runs it is told
         return None
     if TURN not in head.terms or head.ended or await admin.cancel_reason(store, name) is not None:
         return None
@@ -163,6 +163,8 @@ async def _has_ended(store: Store, name: str) -> bool:
         return (await read_head(store, name))[0].ended
     except UnknownConstellation:  # it was removed
         return True
+    except UnreadableJournal:  # as far as is known
+        return False
 
 
 async def _open(store: Store, names: Sequence[str]) -> list[str]:
@@ -191,6 +193,9 @@ async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], lis
             head, revision = await read_head(store, other)
         except UnknownConstellation:  # it was removed
             continue
+        except UnreadableJournal:
+            holders.append(other)
+            continue
         if head.ended:
             free.append(ExpectRegister(head_key(other), revision))
         else:
@@ -200,6 +205,10 @@ async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], lis
 
 async def _may_go_on(store: Store, name: str) -> bool:
     """Whether a process is to run a plan as soon as it has its turn."""
+    try:
+        await read_head(store, name)
+    except (UnknownConstellation, UnreadableJournal):
+        return False
     if await awaited_plan(store, name) is not None or await _ahead_in_schedule(store, name) is not None:
         return False
     if await is_to_be_run(store, name):
@@ -211,8 +220,8 @@ async def _replace(fleet: Fleet, name: str, by: str) -> None:
     """Cancel a plan that ``by`` replaces, once. If no process runs it, a plan runner ends it."""
     if await admin.cancel_reason(fleet.store, name) is not None:
         return
-    with contextlib.suppress(PlanError):  # it has ended
+    with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or nobody knows
         await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
-    head, _ = await read_head(fleet.store, name)
-    if not head.ended and await admin.live_owner(fleet.store, head) is None:
-        await submit_again(fleet, name)
+        head, _ = await read_head(fleet.store, name)
+        if not head.ended and await admin.live_owner(fleet.store, head) is None:
+            await submit_again(fleet, name)

@@ -160,14 +160,13 @@ class ModelCaller:
         """The answer of one model. None, with the problem added, if it does not answer. The first answer tells in which
         form the model answers."""
         name = model_name(model)
-        if name in self._forms:
-            return await self._ask_in_form(model, question, self._forms[name], pay, problems)
+        form = self._forms.get(name, "tools")
         try:
-            answer = await self._ask_in_form(model, question, "tools", pay, problems)
+            answer = await self._ask_in_form(model, question, form, pay, problems)
         except _NoTools as problem:
             return await self._ask_without_tools(model, question, pay, problems, problem)
         if answer is not None:
-            self._forms[name] = "tools"
+            self._forms.setdefault(name, form)
         return answer
 
     async def _ask_without_tools(
@@ -211,7 +210,7 @@ class ModelCaller:
                 log.info("%s: %s; attempt %d in %.1f s", name, again, attempt + 1, pause)
                 await self._sleep(pause)
             except _NoTools as problem:
-                if name not in self._forms:
+                if self._forms.get(name) != form:  # also if another question has found out meanwhile
                     raise
                 problems.append(f"{name}: {problem}")
                 return None
