@@ -145,10 +145,11 @@ async def test_a_schedule_and_a_person_share_the_turns(stage: Stage) -> None:
     assert [entry.outcome for entry in await stage.fleet().schedules.history("film")] == ["skipped", "created"]
 
 
-async def test_a_backfill_skips_nothing(stage: Stage) -> None:
+@pytest.mark.parametrize("overlap", ["skip", "replace"])
+async def test_a_backfill_skips_and_replaces_nothing(stage: Stage, overlap: str) -> None:
     """Its plans wait for each other, whatever the file says."""
     fleet = stage.fleet()
-    await fleet.schedules.add("film", plan=plan("film", "skip"), cron="0 * * * *", plan_text="asterism: 1\n")
+    await fleet.schedules.add("film", plan=plan("film", overlap), cron="0 * * * *", plan_text="asterism: 1\n")
     stage.spawn(runner(stage).run())
     await stage.device("desk")
     await start_backfill(fleet, "film", "1970-01-12T03:00", "1970-01-12T07:00", parallel=3)
@@ -372,3 +373,17 @@ async def test_a_plan_that_cannot_be_read_holds_up_no_other(stage: Stage, caplog
         assert head is not None
         await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 1}, head.revision)])
     await until(stage, a="completed", b="completed")
+
+
+async def test_a_plan_that_is_retried_replaces_no_newer_one(stage: Stage) -> None:
+    await stage.orchestrator().run(plan("a", "replace"))
+    newer = run(stage, plan("b", "replace", call="wait"))
+    await gate("b begun").wait()
+    await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+    again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
+    await asyncio.sleep(30.0)
+    assert (DONE["a"], (await states(stage))["b"]) == (1, "executing")
+    gate("b").set()
+    assert (await newer).state == "completed"
+    await again
+    assert DONE["a"] == 2

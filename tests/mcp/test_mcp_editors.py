@@ -244,6 +244,16 @@ async def test_without_that_check_it_would_cancel_what_its_scope_forbids(monkeyp
         assert (await ended(ann))["state"] == "cancelled"
 
 
+async def test_a_client_cancels_no_plan_by_a_further_one_of_its_file() -> None:
+    text = plan_text("a").replace("tasks:", "overlap: replace\ntasks:", 1)
+    async with running_plan(plan=FIXES) as (ann, _, _):
+        with pytest.raises(Refused, match="`overlap: replace` is for people"):
+            await call(ann, "submit_plan", text=text, name="nightly-2")
+        assert (await call(ann, "submit_plan", text=text.replace("replace", "queue"), name="nightly-2"))["name"]
+        open_gates()
+        assert (await ended(ann))["counts"] == {"completed": 3}
+
+
 async def test_a_client_cancels_a_plan_that_does_not_limit_it_and_pauses_any() -> None:
     async with running_plan(plan=SCOPES) as (ann, scene, _):
         assert (await call(ann, "pause_plan", plan="nightly", reason="lunch"))["paused"]

@@ -140,12 +140,12 @@ def plan_writes(
     return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]
 
 
-async def plan_turn(store: Store, name: str, document: Mapping[str, Any], *, queue: bool = False) -> Sequence[Write]:
+async def plan_turn(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[Write]:
     """The write with which the plan of a document waits for its turn among the plans of its file; none if it needs
-    none. With ``queue`` it waits whatever its file says. Raises PlanOverlaps."""
+    none. Raises PlanOverlaps."""
     if not document["plan"].get("overlap"):
         return []
-    return await entering(store, name, turn_terms(Constellation.from_json(document["plan"])), queue=queue)
+    return await entering(store, name, turn_terms(Constellation.from_json(document["plan"])))
 
 
 async def plan_ended(store: Store, name: str) -> bool:

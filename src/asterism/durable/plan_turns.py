@@ -65,15 +65,14 @@ def turn_terms(plan: Constellation) -> dict[str, Any]:
     return {} if plan.overlap is None else {TURN: [plan.source or plan.id, *plan.overlap]}
 
 
-async def entering(store: Store, name: str, terms: Mapping[str, Any], *, queue: bool = False) -> list[Write]:
-    """The write with which a new plan waits for its turn; none if it needs none. With ``queue`` it waits whatever its
-    file says. Raises PlanOverlaps."""
+async def entering(store: Store, name: str, terms: Mapping[str, Any]) -> list[Write]:
+    """The write with which a new plan waits for its turn; none if it needs none. Raises PlanOverlaps."""
     if TURN not in terms:
         return []
     file, overlap, parallel = terms[TURN]
     turns = await _read(store, file)
     waiting = turns.waiting
-    if overlap == "skip" and not queue:
+    if overlap == "skip":
         open_plans = await _open(store, [*turns.running, *waiting])
         if len(open_plans) >= parallel:
             raise PlanOverlaps(
@@ -141,9 +140,10 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     if name in turns.running:
         return None
     holders, free = await _holders(store, turns.running)
-    position = turns.waiting.index(name) if name in turns.waiting else len(turns.waiting)
+    is_new = name in turns.waiting  # else it was reopened: it waits, and replaces none that may be newer
+    position = turns.waiting.index(name) if is_new else len(turns.waiting)
     earlier = turns.waiting[:position]
-    if overlap == "replace":
+    if overlap == "replace" and is_new:
         ahead = [*holders, *await _open(store, earlier)]
         if fleet is not None:
             for other in ahead[: max(0, len(ahead) - parallel + 1)]:

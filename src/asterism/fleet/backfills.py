@@ -266,9 +266,11 @@ class BackfillPass:
         if kept is None:
             raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
         values, awaited = values_of(schedule, tick, next_tick), awaited_name(schedule, tick, next_tick)
-        writes = plan_port().plan_writes(self._store, name, kept.value, values, awaited)
-        # to skip a tick, or to replace the one before, would defeat the backfill
-        turn = await plan_port().plan_turn(self._store, name, kept.value, queue=True)
+        document, overlap = kept.value, kept.value["plan"].get("overlap")
+        if overlap:  # to skip a tick, or to replace the one before, would defeat the backfill
+            document = {**document, "plan": {**document["plan"], "overlap": ["queue", *overlap[1:]]}}
+        writes = plan_port().plan_writes(self._store, name, document, values, awaited)
+        turn = await plan_port().plan_turn(self._store, name, document)
         return [*writes, *turn, await plan_port().submission(self._fleet, name)]
 
 

@@ -19,6 +19,7 @@ from asterism.api.plan_operations import RetryPlan
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope, fits
 from asterism.core.plan.edits import WAITING, CancelTask, Edit, EditBatch, WaitingEdit, edit_from_json
 from asterism.core.record_codec import read_record
@@ -330,6 +331,13 @@ def check_backfill(system: LocalSystem, *, only_missing: bool) -> None:
     if system.editor is not None and not only_missing:
         words = "a backfill of an editor creates missing plans only (only_missing)"
         raise RequestRefused(403, f"{words}. A person runs failed plans again with: asterism schedule backfill")
+
+
+def check_replaces_none(system: LocalSystem, plan: Constellation) -> None:
+    """Raise RequestRefused if a plan of an editor would cancel others, whatever they allow their editors."""
+    if system.editor is not None and plan.overlap is not None and plan.overlap[0] == "replace":
+        words = "a plan of an editor cancels no other plan: `overlap: replace` is for people"
+        raise RequestRefused(403, f"{words}. Use `overlap: queue` or `skip`, or ask a person to submit it")
 
 
 def check_cancel_run(run: Run) -> None:

@@ -299,6 +299,7 @@ async def submit_plan(system: LocalSystem, request: declared.SubmitPlan) -> docu
     plan_file = await read_plan_text(request.text, name, request.params, request.includes, request.only, request.tick)
     plan = plan_file.constellation
     edit_handlers.check_tasks(len(plan))
+    edit_handlers.check_replaces_none(system, plan)
     try:
         first, *_ = names = list(islice(plan_file.names(request.name), MOST_NAMES))
         check_name(first)
