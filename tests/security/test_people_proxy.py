@@ -176,4 +176,15 @@ def test_options_that_make_no_sense_are_refused() -> None:
             parse_groups(groups)
     with pytest.raises(InvalidScope):
         parse_groups(["ops=root"])
-    assert people_proxy.parse_groups(["cn=ops,ou=x=observe"]) == {"cn=ops,ou=x": frozenset({"observe"})}
+    assert people_proxy.parse_groups(["cn=ops=observe"]) == {"cn=ops": frozenset({"observe"})}
+    with pytest.raises(InvalidProxy, match="'cn=ops,ou=x' never matches"):
+        parse_groups(["cn=ops,ou=x=observe"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "unproven"),
+    [(["10.0.0.7", "fd00::7"], []), (["127.0.0.1", "10.0.0.7"], ["127.0.0.1/32"]), (["0.0.0.0/0"], ["0.0.0.0/0"])],
+)
+def test_networks_with_more_than_the_proxy_need_a_secret(texts: list[str], unproven: list[str]) -> None:
+    assert PeopleProxy(parse_networks(texts), {}).unproven == unproven
+    assert PeopleProxy(parse_networks(texts), {}, secret=SECRET).unproven == []

@@ -78,6 +78,12 @@ class PeopleProxy:
         identity = f"{PROXY}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         return Credential(identity, name, "", PROXY, 0.0, PROXY, math.inf, scopes=scopes)
 
+    @property
+    def unproven(self) -> list[str]:
+        """The networks from which any program can name a person: those with more than the proxy, without a secret."""
+        wide = [str(one) for one in self.networks if one.is_loopback or one.num_addresses > 1]
+        return wide if self.secret is None else []
+
     def is_sender(self, request: Request) -> bool:
         """Whether the proxy sent a request."""
         peer = None if request.client is None else _address(request.client.host)
@@ -137,5 +143,7 @@ def parse_groups(texts: Iterable[str]) -> dict[str, frozenset[str]]:
         group, equals, scope = text.rpartition("=")
         if not equals or not group.strip():
             raise InvalidProxy(f"{text!r} names no group and scope (example: ops=operate)")
+        if set(group) & set(",|"):
+            raise InvalidProxy(f"the group {group!r} never matches: ',' and '|' separate groups in the header")
         scopes[group.strip()] = scopes.get(group.strip(), frozenset()) | check_scopes([scope])
     return scopes

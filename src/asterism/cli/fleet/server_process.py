@@ -100,8 +100,9 @@ async def serve_until_signal(
                 also["peers"] = f"https://{service.url.partition('://')[2]}"
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
             log.info(policy.about)
-            if people is not None and people.secret is None and any(one.is_loopback for one in people.networks):
-                log.warning("every program on this machine can name a person: give --proxy-secret-file")
+            if people is not None and people.unproven:
+                where = ", ".join(people.unproven)
+                log.warning("every program that connects from %s can name a person: give --proxy-secret-file", where)
             await stop.wait()
         log.info("stopping")
         await http.aclose()  # first: edits that are on their way are answered by the plans that still run here
