@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from asterism import CommandFailed, Constellation, DeviceAgent, Fleet, LocalDevice, Orchestrator, Result, Task, Workflow
+from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
 from asterism.execution import containers, guard_main
@@ -239,13 +240,28 @@ async def test_ablation_without_its_removal_a_container_outlives_the_task(
     executor.close()
 
 
+class Kept:
+    """Output that is kept, and what records it."""
+
+    def __init__(self) -> None:
+        self.mask, self.text = Mask(), b""
+
+    def recorder(self) -> Kept:
+        return self
+
+    def hear(self, pipe: int, data: bytes) -> None:
+        self.text += data
+
+
 async def test_the_next_epoch_of_a_run_removes_what_the_last_has_left(engine: Engine) -> None:
     left = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
     record = {"pid": left.pid, "labels": ["asterism.run=r1", "asterism.epoch=2"]}
     (engine.state / "asterism-r1-2-1f-7f3a.json").write_text(json.dumps(record))
     (engine.state / "other.json").write_text(json.dumps({"pid": 0, "labels": ["asterism.run=r2"]}))
-    executor = executors()
-    assert await executor.execute(Reports().work(Workflow("w", plugin=container("echo", "b")))) == "b"
+    executor, kept = executors(), Kept()
+    work = Reports().work(Workflow("w", plugin=container("echo", "b")))._replace(output=cast("Any", kept))
+    assert await executor.execute(work) == "b"
+    assert kept.text.startswith(b"removing what an earlier attempt has left: asterism-r1-2-1f-7f3a\n")
     assert left.wait(PATIENCE) == -signal.SIGKILL
     assert [file.name for file in engine.state.glob("*.json")] == ["other.json"]
     (engine.state / "other.json").unlink()

@@ -472,6 +472,14 @@ class RunAttempt(JudgedAttempt):
             finally:
                 self._watcher.close()
 
+    def hear(self, pipe: int, data: bytes) -> None:
+        """Also what is heard while no program runs, such as a note of a plug-in."""
+        recorder = None if self._work.output is None else self._work.output.recorder()
+        if self._watcher is not None:
+            self._watcher.hear(pipe, data)
+        elif recorder is not None:
+            recorder.hear(pipe, data)
+
     def failure(self, error: CommandFailed) -> CommandFailed:
         """With the end of the output, and secrets masked in it."""
         assert self._watcher is not None
