@@ -11,15 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from asterism.api.local.problem_statuses import error_detail
 from asterism.api.operation import Operation, path_fields
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
-from asterism.core.plan.edits import EditWaits
-from asterism.durable.plan_requests import NotAnswered
 from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, clipped
-from asterism.series.register import OutcomeUnknown
-from asterism.store.store_errors import StoreError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -51,16 +46,28 @@ async def do_and_record(
     except asyncio.CancelledError:
         await record(FAILED, "it was broken off")
         raise
-    except EditWaits as waits:
-        await record(DONE, str(waits))
-        raise
     except Exception as error:
-        known = isinstance(error, AsterismError) and not isinstance(error, StoreError | OutcomeUnknown | NotAnswered)
-        told = error_detail(error) if isinstance(error, AsterismError) else "internal error"
-        await record(REFUSED if known else FAILED, told)
+        await record(*_outcome_of(error))
         raise
     await record(DONE, ", ".join(_told(request)), answer)
     return answer
+
+
+def _outcome_of(error: Exception) -> tuple[str, str]:
+    """The outcome of an operation that has raised an error, and the detail of its entry."""
+    # A command that does what it was asked for does not import these.
+    from asterism.api.local.problem_statuses import error_detail
+    from asterism.core.plan.edits import EditWaits
+    from asterism.durable.plan_requests import NotAnswered
+    from asterism.series.register import OutcomeUnknown
+    from asterism.store.store_errors import StoreError
+
+    if isinstance(error, EditWaits):
+        return DONE, str(error)
+    if not isinstance(error, AsterismError):
+        return FAILED, "internal error"
+    unknown = isinstance(error, StoreError | OutcomeUnknown | NotAnswered)
+    return FAILED if unknown else REFUSED, error_detail(error)
 
 
 async def record_refusal(
