@@ -8,7 +8,11 @@ import sys
 if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
     del sys.path[0]
 
-from asterism.cli.main import main
+from asterism.base.startup import collect_rarely
+
+collect_rarely()  # before most of the imports
+
+from asterism.cli.main import main  # noqa: E402
 
 if __name__ == "__main__":
     main()

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from asterism.core.run.workflow import Workflow
+from asterism.core.schedule.ticks import TICK_STATES
 from asterism.server.app import endpoints
 from asterism.server.openapi import openapi_document
 from asterism.store.protocol import Notice
@@ -29,6 +30,12 @@ async def test_the_document_is_public_and_lists_every_endpoint() -> None:
         operations = [operation for item in document["paths"].values() for operation in item.values()]
         names = [operation["operationId"] for operation in operations]
         assert len(names) == len(set(names))
+
+
+def test_the_states_of_a_tick_are_those_of_the_core(document: dict[str, Any]) -> None:
+    """The documents name them, so that no command imports schedules for them."""
+    state = document["components"]["schemas"]["CalendarTick"]["properties"]["state"]
+    assert state["examples"] == list(TICK_STATES)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 from asterism.api.quick_dataclass import define
 from asterism.core.json_values import JsonObject
-from asterism.core.schedule.ticks import TICK_STATES
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument")
@@ -1213,7 +1212,10 @@ class CalendarTick(Document):
     tick: int
     local: str
     date: str
-    state: Annotated[str, Doc("", *TICK_STATES)]
+    state: Annotated[
+        str,
+        Doc("", "succeeded", "failed", "cancelled", "running", "waiting", "skipped", "missed", "none", "due"),
+    ]
     work: str | None
     started_at: float | None
     ended_at: float | None

@@ -19,6 +19,9 @@ VERSION = "0.1.0"
 GC_THRESHOLD = 5_000
 """After how many allocations more than deallocations Python searches for cycles among the newest objects, …"""
 
+START_THRESHOLD = 100_000
+"""The same while a command starts, and in one that does not call ``tune_gc``."""
+
 OLDER_THRESHOLD = 5
 """… and after more than so many such searches among older ones, too, and after more than so many of those among all. A
 plan that has ended is old, and its tasks refer to each other: with 20 and 50, a server kept all
@@ -105,10 +108,10 @@ def tune_gc() -> None:
     cycles after every 700 allocations, which costs a tenth of its time."""
     gc.collect()
     gc.freeze()
-    collect_rarely()
+    gc.set_threshold(GC_THRESHOLD, OLDER_THRESHOLD, OLDER_THRESHOLD)
 
 
 def collect_rarely() -> None:
-    """Search for reference cycles less often. Imports make many objects and no garbage: a twelfth of the time of a
-    short command is otherwise spent on such searches."""
-    gc.set_threshold(GC_THRESHOLD, OLDER_THRESHOLD, OLDER_THRESHOLD)
+    """Search for reference cycles seldom. Imports make many objects and no garbage: a twelfth of the time of a short
+    command is otherwise spent on such searches."""
+    gc.set_threshold(START_THRESHOLD, OLDER_THRESHOLD, OLDER_THRESHOLD)

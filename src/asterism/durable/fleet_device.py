@@ -42,10 +42,10 @@ from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
 from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
 from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
-from asterism.execution.task_inputs import MissingInput, call_apart
+from asterism.execution.task_inputs import MissingInput, call_apart, is_secret
 from asterism.execution.working_folder import InputFiles
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
-from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, is_secret, literal
+from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, literal
 from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
 from asterism.fleet.ledger import UnknownRun, blob_of

@@ -93,6 +93,11 @@ def is_reference(value: Any) -> bool:
     )
 
 
+def is_secret(value: Any) -> bool:
+    """Whether a value refers to a secret."""
+    return is_reference(value) and "secret" in value
+
+
 def fill_template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] = str) -> str:
     """A text with each ``{name}`` replaced by the input; ``{{`` and ``}}`` are braces."""
 

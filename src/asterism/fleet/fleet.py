@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
 
 from asterism.base.clock import BootClock, Clock, Looks, new_id
-from asterism.base.content_store import ContentStore
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
@@ -37,11 +36,8 @@ from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, RETRY_KEYS,
 from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
-from asterism.execution.artifacts import ArtifactProblem, Artifacts
-from asterism.fleet import kept_files, retention
+from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
-from asterism.fleet.artifact_place import place_of
-from asterism.fleet.device.membership import store_identity
 from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
 from asterism.fleet.role_lease import read_lease
@@ -54,6 +50,8 @@ from asterism.store.protocol import ProgressReport, PutSession, Query, Store, St
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
+    from asterism.base.content_store import ContentStore
+    from asterism.execution.artifacts import Artifacts
     from asterism.fleet.device.completion import Unwritten
     from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
@@ -428,6 +426,9 @@ class Fleet:
 
     async def artifacts(self) -> ContentStore:
         """Where the files of tasks are kept. Raises ArtifactProblem if the fleet has no place for them."""
+        from asterism.fleet.artifact_place import place_of
+        from asterism.fleet.device.membership import store_identity
+
         url = (await self.settings()).artifacts
         if self._place is None or self._place[0] != url:
             identity = "" if url is None else await store_identity(self.store, self.clock)
@@ -436,6 +437,8 @@ class Fleet:
 
     async def files(self) -> Artifacts:
         """The files of tasks, to be read. Raises ArtifactProblem if the fleet has no place for them."""
+        from asterism.execution.artifacts import Artifacts
+
         content = await self.artifacts()
         if self._files is None or self._files.content is not content:
             self._files = Artifacts(content)
@@ -555,6 +558,9 @@ class Fleet:
 
     async def collect_files(self) -> None:
         """Remove files of tasks to which nothing refers any more. What is out of reach stays, with a warning."""
+        from asterism.execution.artifacts import ArtifactProblem
+        from asterism.fleet import kept_files
+
         try:
             await kept_files.collect(self.store, await self.artifacts())
         except ArtifactProblem:

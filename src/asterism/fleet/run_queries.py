@@ -17,7 +17,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
-from asterism.fleet.device.run_inputs import is_secret
+from asterism.execution.task_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Query

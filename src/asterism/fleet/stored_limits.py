@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, PlanError
@@ -34,7 +34,6 @@ from asterism.core.limits import (
     check_uses,
     uses_of,
 )
-from asterism.core.plan.constellation import Constellation
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.store.optimistic_update import retried, retry_on_conflict, try_commit
@@ -51,6 +50,9 @@ from asterism.store.protocol import (
     read_slot,
 )
 from asterism.store.store_errors import Conflict
+
+if TYPE_CHECKING:
+    from asterism.core.plan.constellation import Constellation
 
 log = logging.getLogger("asterism.device")
 

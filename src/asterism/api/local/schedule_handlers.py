@@ -27,8 +27,8 @@ from asterism.durable.journal_store import read_head
 from asterism.durable.plan_submissions import read_ticks
 from asterism.durable.plan_turns import awaited_plan
 from asterism.durable.runner_registers import runner_lives
+from asterism.execution.task_inputs import is_secret
 from asterism.fleet import backfills
-from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key, zone_of
 from asterism.planfile import loader

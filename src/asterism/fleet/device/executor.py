@@ -49,7 +49,7 @@ from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plugin_actions import device_objection
 from asterism.execution.process_guard import Admission
 from asterism.execution.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.execution.task_inputs import References, ResolvedInputs, call_apart
+from asterism.execution.task_inputs import References, ResolvedInputs, call_apart, is_secret
 from asterism.execution.working_folder import WorkFiles
 from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
@@ -60,7 +60,6 @@ from asterism.fleet.device.run_inputs import (
     bare,
     files_of,
     fill,
-    is_secret,
     secrets_of,
     stands_for_itself,
 )

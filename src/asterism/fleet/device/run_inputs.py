@@ -18,9 +18,8 @@ from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import FILES_FROM, is_content_name, read_reference
 from asterism.core.run.workflow import Workflow
-from asterism.execution import task_inputs
 from asterism.execution.plugin_actions import plugin_secrets
-from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs
+from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, is_secret
 from asterism.execution.working_folder import InputFiles
 
 if TYPE_CHECKING:
@@ -85,10 +84,6 @@ class RunReferences(References):
 def stands_for_itself(workflow: Workflow, run_input: Any) -> bool:
     """Whether neither the input nor the variables of the workflow hold a reference."""
     return type(run_input) is dict and not workflow.env and CONSTANTS.issuperset(map(type, run_input.values()))
-
-
-def is_secret(value: Any) -> bool:
-    return task_inputs.is_reference(value) and "secret" in value
 
 
 def is_files(value: Any) -> bool:
