@@ -39,6 +39,14 @@ from tests.process_scenes import alive, soon
 KITCHEN, LAPTOP = f"kitchen-{os.getpid()}", f"laptop-{os.getpid()}"
 """Unique names: the whole machine is searched for orphans, and others may be running these tests too."""
 STORE = "sqlite:///fleet.db"
+
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another worker may execute tests of this file at the same time, and all processes of the machine are searched."""
+    monkeypatch.setattr(sys.modules[__name__], "STORE", f"sqlite:///fleet-{os.getpid()}.db")
+
+
 NOWHERE = Path("/no/such/proc")
 """A machine without /proc, as far as the tests can make it one."""
 
