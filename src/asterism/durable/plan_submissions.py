@@ -107,7 +107,7 @@ async def _is_open(store: Store, register: Register, name: str) -> bool:
     except UnknownConstellation:  # it was pruned
         await try_commit(store, removal)
         return False
-    except UnreadableJournal:  # who runs it is told, and the others go on
+    except UnreadableJournal:  # its runner reports that; it holds up no other plan
         return True
     if head.ended:  # if it is reopened meanwhile, nothing is removed
         await try_commit(store, [*removal, ExpectRegister(head_key(name), revision)])

@@ -131,7 +131,7 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     """With ``fleet``, the turn is taken."""
     try:
         head, _ = await read_head(store, name)
-    except (UnknownConstellation, UnreadableJournal):  # who runs it is told
+    except (UnknownConstellation, UnreadableJournal):  # its runner reports that
         return None
     if TURN not in head.terms or head.ended or await admin.cancel_reason(store, name) is not None:
         return None
@@ -220,7 +220,7 @@ async def _replace(fleet: Fleet, name: str, by: str) -> None:
     """Cancel a plan that ``by`` replaces, once. If no process runs it, a plan runner ends it."""
     if await admin.cancel_reason(fleet.store, name) is not None:
         return
-    with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or nobody knows
+    with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or cannot be read
         await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
         head, _ = await read_head(fleet.store, name)
         if not head.ended and await admin.live_owner(fleet.store, head) is None:
