@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
 from asterism.durable import admin, plan_turns
 from asterism.durable.admin import reopen_plan
-from asterism.durable.journal_store import head_key, read_head, read_heads
+from asterism.durable.journal_store import head_key, read_heads
+from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
@@ -176,17 +178,88 @@ async def test_a_process_that_dies_while_its_plan_waits_lets_others_pass(stage: 
     assert DONE["b"] == 1
 
 
-async def test_a_plan_that_was_left_keeps_its_turn_until_it_is_resumed(stage: Stage) -> None:
-    left = run(stage, plan("a", call="wait"))
+async def left_to_itself(stage: Stage, file: str = "film") -> None:
+    """Plan a of this file has begun, and its process has gone."""
+    made = plan("a", call="wait")
+    made.source = file
+    left = run(stage, made)
     await gate("a begun").wait()
     left.cancel()
     await asyncio.sleep(60.0)
+
+
+async def test_a_plan_that_was_left_keeps_its_turn_until_it_is_resumed(stage: Stage) -> None:
+    await left_to_itself(stage)
     run(stage, plan("b"))
     await asyncio.sleep(60.0)
     assert DONE["b"] == 0
     await admin.cancel(stage.fleet(), "a")
     await stage.orchestrator(host="a").run_stored("a")
     await until(stage, b="completed")
+
+
+@pytest.mark.parametrize("overlap", ["queue", "skip"])
+async def test_a_plan_that_nobody_resumes_loses_its_turn_after_the_timeout(stage: Stage, overlap: str) -> None:
+    await left_to_itself(stage)
+    with contextlib.suppress(PlanOverlaps):
+        run(stage, plan("b"))
+        await stage.orchestrator(host="c").run(plan("c", "skip"))
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT - 200.0)
+    assert DONE["b"] == 0
+    await until(stage, b="completed")
+    assert (await stage.orchestrator(host="d").run(plan("d", overlap))).state == "completed"
+    gate("a").set()
+    assert (await stage.orchestrator(host="a").run_stored("a")).state == "completed"
+
+
+async def test_a_plan_that_is_resumed_late_waits_for_its_turn_again(stage: Stage) -> None:
+    await left_to_itself(stage)
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT)
+    run(stage, plan("b", call="wait"))
+    await gate("b begun").wait()
+    again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
+    gate("a").set()
+    await asyncio.sleep(60.0)
+    assert (await plan_ahead(stage.store, "a"), again.done()) == ("b", False)
+    gate("b").set()
+    assert (await again).state == "completed"
+
+
+@pytest.mark.parametrize("ablated", [False, True])
+async def test_of_a_plan_that_is_resumed_and_one_that_takes_its_turn_one_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ablated: bool
+) -> None:
+    """Plan b is about to take the turn of a, which is resumed. The ablation: a does not write that it goes on."""
+    await left_to_itself(stage)
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT)
+    await submit_plan(stage.fleet(), plan("b"))
+    commit, turns = stage.store.commit, dict[str, str | None]()
+
+    async def late(writes: Any) -> Any:
+        monkeypatch.setattr(stage.store, "commit", unwritten if ablated else commit)
+        async with FleetMembership(stage.orchestrator(host="a")._agent("a")):
+            turns["a"] = await take_turn(stage.fleet(), "a")
+        monkeypatch.setattr(stage.store, "commit", commit)
+        return await commit(writes)
+
+    async def unwritten(writes: Any) -> Any:
+        if not any(getattr(write, "key", "").startswith(plan_turns.TURNS) for write in writes):
+            await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", late)
+    turns["b"] = await take_turn(stage.fleet(), "b")
+    assert turns == {"a": None, "b": None if ablated else "a"}
+
+
+async def test_a_plan_that_cannot_be_read_loses_its_turn_too(stage: Stage) -> None:
+    await left_to_itself(stage)
+    head = await stage.store.register(head_key("a"))
+    assert head is not None
+    await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 99}, head.revision)])
+    newer = run(stage, plan("b", "replace"))
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT - 200.0)
+    assert DONE["b"] == 0
+    assert (await newer).state == "completed"
 
 
 async def test_a_plan_that_waits_can_be_cancelled(stage: Stage) -> None:
@@ -211,39 +284,20 @@ async def test_a_retried_plan_waits_again(stage: Stage) -> None:
     assert DONE["a"] == 2
 
 
-async def reopened_while_its_turn_is_taken(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Plan a has ended, and b is about to take its turn; then a is reopened. Returns the plans that have a turn."""
+async def test_a_plan_that_is_reopened_while_another_takes_its_turn_waits(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stage.orchestrator().run(plan("a"))
     await submit_plan(stage.fleet(), plan("b"))
     commit, fleet = stage.store.commit, stage.fleet()
 
     async def late(writes: Any) -> Any:
-        if any(getattr(write, "key", "").startswith(plan_turns.TURNS) for write in writes):
-            monkeypatch.setattr(stage.store, "commit", commit)
-            await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+        monkeypatch.setattr(stage.store, "commit", commit)
+        await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
         return await commit(writes)
 
     monkeypatch.setattr(stage.store, "commit", late)
-    return [name for name in "ba" if await take_turn(fleet, name) is None]
-
-
-async def test_a_plan_that_is_reopened_keeps_its_turn(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await reopened_while_its_turn_is_taken(stage, monkeypatch) == ["a"]
-
-
-async def test_ablation_without_the_heads_in_the_commit_two_plans_run(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Plan a has given up its turn in the register, but its process read that it has it."""
-    holders = plan_turns._holders
-
-    async def careless(*arguments: Any) -> Any:
-        return (await holders(*arguments))[0], []
-
-    monkeypatch.setattr(plan_turns, "_holders", careless)
-    assert await reopened_while_its_turn_is_taken(stage, monkeypatch) == ["b"]
-    head, _ = await read_head(stage.store, "a")
-    assert not head.ended  # it had its turn when it was reopened, and its process goes on
+    assert [await take_turn(fleet, name) for name in "ba"] == [None, "b"]
 
 
 async def test_of_two_that_look_at_once_one_gets_the_turn(stage: Stage) -> None:

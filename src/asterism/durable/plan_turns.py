@@ -2,13 +2,13 @@
 
 A register for each such file names the plans that have their turn (``running``) and those that wait for it
 (``waiting``, oldest first). A plan is written there in the commit that stores it. It gets its turn in a commit that
-expects this register, and the heads of the ended plans whose turns are free: so of two plans one gets a turn, and a
-plan that is reopened at that moment keeps its own.
+expects this register, so of two plans one gets it. A plan that goes on in its turn writes the register too: who has
+just judged that its turn is over looks again.
 
 Nothing has to be given back, and nothing leaks: whether a plan still has its turn follows from whether it has ended. A
 plan that waits, and with which no process waits, lets the others pass, and so does one that waits for another plan too:
-that of the tick before may be behind it. One that has begun keeps its turn until it has ended, whether a process runs
-it or not.
+that of the tick before may be behind it. One that has begun keeps its turn for ``TURN_TIMEOUT`` after its process was
+last heard of. If it is resumed later, it waits again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import PLAN
 from asterism.durable import admin
-from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
+from asterism.durable.journal_store import UnknownConstellation, read_head
 from asterism.durable.plan_summaries import live_sessions
 from asterism.durable.runner_registers import is_to_be_run, plan_schedules, submit_again
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write
+from asterism.store.protocol import PutRegister, Store, Write
 
 TURNS = "plan-turns/"
 """The prefix of the keys of registers, one for each file."""
@@ -37,6 +37,9 @@ TURNS = "plan-turns/"
 TURN = "turn"
 """The term of a plan with its file, what it does if others have not ended, and how many may run at once."""
 
+TURN_TIMEOUT = 3600.0
+"""Seconds that a plan keeps its turn after the last heartbeat of the process that ran it, if no plan runner is to run
+it."""
 
 MOST_WAITING = 1_000
 """How many plans of one file wait for their turn at most."""
@@ -73,7 +76,7 @@ async def entering(store: Store, name: str, terms: Mapping[str, Any]) -> list[Wr
     turns = await _read(store, file)
     waiting = turns.waiting
     if overlap == "skip":
-        open_plans = await _open(store, [*turns.running, *waiting])
+        open_plans = [*await _holders(store, turns.running), *await _open(store, waiting)]
         if len(open_plans) >= parallel:
             raise PlanOverlaps(
                 f"no plan of {file!r} is started: plan {open_plans[-1]!r} has not ended, "
@@ -138,13 +141,15 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     file, overlap, parallel = head.terms[TURN]
     turns = await _read(store, file)
     if name in turns.running:
+        if fleet is not None:
+            await store.commit([turns.put(turns.running, turns.waiting)])
         return None
-    holders, free = await _holders(store, turns.running)
+    holders = await _holders(store, turns.running)
     is_new = name in turns.waiting  # else it was reopened: it waits, and replaces none that may be newer
     position = turns.waiting.index(name) if is_new else len(turns.waiting)
     earlier = turns.waiting[:position]
     if overlap == "replace" and is_new:
-        ahead = [*holders, *await _open(store, earlier)]
+        ahead = await _open(store, [*turns.running, *earlier])
         if fleet is not None:
             for other in ahead[: max(0, len(ahead) - parallel + 1)]:
                 await _replace(fleet, other, name)
@@ -154,7 +159,7 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
         return ahead[0]
     if fleet is not None:
         waiting = [*await _open(store, earlier), *turns.waiting[position + 1 :]]
-        await store.commit([turns.put([*holders, name], waiting), *free])
+        await store.commit([turns.put([*holders, name], waiting)])
     return None
 
 
@@ -164,7 +169,7 @@ async def _has_ended(store: Store, name: str) -> bool:
     except UnknownConstellation:  # it was removed
         return True
     except UnreadableJournal:  # as far as is known
-        return False
+        return await _is_abandoned(store, name)
 
 
 async def _open(store: Store, names: Sequence[str]) -> list[str]:
@@ -184,23 +189,17 @@ async def _next(store: Store, names: Sequence[str], most: int) -> list[str]:
     return found
 
 
-async def _holders(store: Store, running: Sequence[str]) -> tuple[list[str], list[Write]]:
-    """The plans that still have their turn, and what is expected of the others."""
-    holders: list[str] = []
-    free: list[Write] = []
-    for other in running:
-        try:
-            head, revision = await read_head(store, other)
-        except UnknownConstellation:  # it was removed
-            continue
-        except UnreadableJournal:
-            holders.append(other)
-            continue
-        if head.ended:
-            free.append(ExpectRegister(head_key(other), revision))
-        else:
-            holders.append(other)
-    return holders, free
+async def _holders(store: Store, running: Sequence[str]) -> list[str]:
+    """The plans that still have their turn."""
+    return [name for name in await _open(store, running) if not await _is_abandoned(store, name)]
+
+
+async def _is_abandoned(store: Store, name: str) -> bool:
+    """Whether no process has run a plan for ``TURN_TIMEOUT``, and no plan runner is to run it."""
+    heard = [session.beat_at for session in await store.sessions(ended=True) if session.profile.get(PLAN) == name]
+    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
+        heard.append((await read_head(store, name))[0].created_at)
+    return max(heard, default=0.0) + TURN_TIMEOUT < store.clock() and not await is_to_be_run(store, name)
 
 
 async def _may_go_on(store: Store, name: str) -> bool:
