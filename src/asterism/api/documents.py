@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import field
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
-from asterism.api.quick_dataclass import define
 from asterism.core.json_values import JsonObject
+from asterism.core.lazy_dataclass import dataclass
 
 Item = TypeVar("Item")
 AnyDocument = TypeVar("AnyDocument")
@@ -36,7 +36,7 @@ class Document:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        define(cls, kw_only=True)
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> JsonObject:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.api.run_operations import MOST_AT_ONCE
 
 MOST_METRIC_RUNS = 100_000

@@ -25,15 +25,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from asterism.api.documents import Doc
-from asterism.api.quick_dataclass import Request as AnyRequest
+from asterism.api.request import Request as AnyRequest
 from asterism.base.text import path_part
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 
 Parameters = ParamSpec("Parameters")
 Request = TypeVar("Request")

@@ -6,7 +6,7 @@ from asterism.api import documents
 from asterism.api.fleet_operations import FleetOperations
 from asterism.api.operation import NoFields, Operation
 from asterism.api.plan_operations import EditOperations, PlanListOperations, PlanOperations
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.api.run_operations import RunOperations
 from asterism.api.schedule_operations import ScheduleOperations
 from asterism.api.series_operations import SeriesOperations

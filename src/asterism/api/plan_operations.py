@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, Operation, Reason
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:

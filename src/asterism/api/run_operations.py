@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
 
 MOST_AT_ONCE = 500

@@ -9,7 +9,7 @@ from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
 from asterism.api.plan_operations import Includes
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
 
 CatchUp = Literal["none", "last", "all"]

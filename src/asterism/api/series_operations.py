@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from asterism.api import documents
 from asterism.api.documents import Doc
 from asterism.api.operation import Limit, NoFields, Operation, Parameters, Reason
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 
 Changing = TypeVar("Changing", bound="Change")
 

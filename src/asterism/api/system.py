@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asterism.api.operation import Operation
 from asterism.api.operations import Operations
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient

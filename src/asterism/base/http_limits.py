@@ -27,11 +27,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
@@ -20,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from asterism.base.startup import VERSION
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 
 Kind = TypeVar("Kind")
 

@@ -19,12 +19,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from asterism.base.text import clean
+from asterism.core.lazy_dataclass import dataclass
 
 MAX_DEPTH = 50
 """How deep lists and mappings may be nested."""

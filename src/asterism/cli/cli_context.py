@@ -10,7 +10,6 @@ import inspect
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +17,7 @@ import click
 
 from asterism.base.text import clean, json_text
 from asterism.cli.option_types import Function, duration_option, number_option, option
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from asterism.base.private_file import config_folder
 from asterism.base.text import clean
 from asterism.cli.cli_context import options
 from asterism.cli.option_types import option
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.durable.editor_budget import Budget

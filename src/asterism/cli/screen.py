@@ -11,7 +11,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Generic, TypeVar
 
 from rich.cells import cell_len
@@ -20,6 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from asterism.base.text import clean, clean_lines, clean_streams, shorten_middle
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from asterism.core.lazy_dataclass import dataclass
 
 STDOUT = "stdout"
 STDERR = "stderr"

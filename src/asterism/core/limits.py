@@ -24,13 +24,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import floor, inf
 from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.lazy_dataclass import dataclass
 
 EACH = "/*"
 """The end of the name of a limit for each name that begins with the part before the star."""

@@ -21,13 +21,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.base import expressions
 from asterism.base.clock import Looks, new_id
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import names_devices

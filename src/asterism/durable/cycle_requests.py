@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import PlanError, error_text
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation

@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.durations import format_duration, parse_duration
 from asterism.base.text import plural
 from asterism.core.errors import PlanError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from asterism.base import expressions
@@ -25,6 +25,7 @@ from asterism.base.expressions import Conditions
 from asterism.base.text import join_names
 from asterism.core.errors import AsterismError, NotJson, PlanError
 from asterism.core.json_values import NOTHING
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import (
     SCHEMA,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.journal import Step, replay
 from asterism.durable.journal_store import (
     Head,

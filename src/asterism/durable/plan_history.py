@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, PlanError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, UnreadableJournal

@@ -25,12 +25,13 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asterism.base.clock import new_id
 from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, AsterismError, EditRejected, PlanError, Violation
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edit_rules import names_devices

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.text import plural
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes
 from asterism.core.plan.status import TERMINAL, ConstellationState
 from asterism.core.run.run import OWNED, Run

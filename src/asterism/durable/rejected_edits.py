@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, EditRejected
 from asterism.core.json_values import plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edits import EditBatch
 from asterism.core.record_codec import Record
 from asterism.durable.journal_store import read_head

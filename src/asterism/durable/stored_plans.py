@@ -8,7 +8,7 @@ Each execution of a task is a run, and the log of the run is that of the task (`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from asterism.base.durations import format_age
@@ -16,6 +16,7 @@ from asterism.base.text import suggestion
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.history import Entry
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why

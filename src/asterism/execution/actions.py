@@ -12,13 +12,13 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.base.plugins import Registry
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import JsonObject, SizeLimit
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import kind_of, plugin_name
 from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution import command_inputs, task_inputs

@@ -36,11 +36,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.core.lazy_dataclass import dataclass
 from asterism.execution import guard_main
 
 ANSWER_TIMEOUT = 60.0

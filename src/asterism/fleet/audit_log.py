@@ -16,12 +16,13 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from typing import NamedTuple
 
 from asterism.base.secret_mask import environment_mask
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Register, Store

@@ -8,9 +8,10 @@ with each revision, so no earlier one was larger.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import InvalidRecord, Record
 from asterism.store.protocol import PutRegister, Store
 from asterism.store.store_errors import StoreCorrupt

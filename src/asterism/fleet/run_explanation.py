@@ -30,9 +30,9 @@ removed       a peer that was removed, which decided about the run
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from asterism.base.durations import format_age, format_delay, format_duration
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import Shortage, UnknownLimit, uses_of
 from asterism.core.plan.task import absent_plugin
 from asterism.core.run.circuit_breaker import mass_loss_hold_until

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
@@ -121,13 +122,14 @@ async def list_runs(
 async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
     """For each run, by id, the mask that hides the secrets that it and its workflow refer to."""
     masks = {}
+    shared: dict[frozenset[str], Mask] = {}  # a mask reads all variables of the process when it is first used
     for run in runs:
         input_values = run.input.values() if isinstance(run.input, Mapping) else ()
         names = set(secret_names(list(filter(is_secret, input_values))))
         with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
             flow = await fleet.workflows.get(run.workflow, run.version)
             names.update(secret_names([flow.env, flow.http]))
-        masks[run.id] = environment_mask(names)
+        masks[run.id] = shared.setdefault(frozenset(names), environment_mask(names))
     return masks
 
 

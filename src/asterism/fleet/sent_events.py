@@ -15,12 +15,13 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 from asterism.core.schedule.schedule import event_name_problem
 from asterism.store.optimistic_update import retried, try_commit

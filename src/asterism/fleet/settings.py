@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import Any
 
 from asterism.base.text import masked_url
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.run.placement import Weights
 from asterism.fleet import artifact_place
 from asterism.store.optimistic_update import retried

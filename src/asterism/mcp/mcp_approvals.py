@@ -27,7 +27,7 @@ from asterism.api import documents
 from asterism.api.credentials import Credential
 from asterism.api.operation import Operation
 from asterism.api.plan_operations import ApprovalNumber, PlanName
-from asterism.api.quick_dataclass import Request
+from asterism.api.request import Request
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean, join_names
 from asterism.core.plan.edits import ApprovalGone

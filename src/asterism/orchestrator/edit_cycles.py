@@ -12,12 +12,12 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
 from asterism.core.json_values import NOTHING
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView

@@ -14,10 +14,10 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import Violation, error_text
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus

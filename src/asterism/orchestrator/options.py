@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope

@@ -6,12 +6,12 @@ Records of unchanged tasks in a store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Self, TypeVar, overload
 
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import PlanFailed
 from asterism.core.history import Entry
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.editor_cost import EditorCost

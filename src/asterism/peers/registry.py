@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.optimistic_update import retried, try_commit

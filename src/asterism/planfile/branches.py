@@ -11,8 +11,10 @@ Conditions that this module does not understand exclude nothing, so every report
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from asterism.core.lazy_dataclass import dataclass
 
 Terms = tuple[str, str | None]
 """``on`` and ``when`` of a dependency."""

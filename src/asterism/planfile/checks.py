@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
@@ -22,6 +22,7 @@ from asterism.base.linear_regex import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import describe_value, request_url_problem, suggestion
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import awaited, task_files
 from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
 from asterism.core.plan.teardowns import order_problem

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from os.path import dirname, join, normpath
 from pathlib import Path
 
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
+from asterism.core.lazy_dataclass import dataclass
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """How the name of an included file ends."""

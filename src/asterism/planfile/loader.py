@@ -13,7 +13,7 @@ import os
 import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -29,6 +29,7 @@ from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import EXCLUDED
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.plan_name import EACH_START, plan_names

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson
 from asterism.core.json_values import JsonObject, plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.execution.task_inputs import is_reserved
 from asterism.planfile import models
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, pairwise, starmap
 from math import ceil, sqrt
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges

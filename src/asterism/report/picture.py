@@ -9,10 +9,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.folded_groups import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE

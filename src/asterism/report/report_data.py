@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from asterism.core.lazy_dataclass import dataclass
 from asterism.report.picture import Picture
 
 

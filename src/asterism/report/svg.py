@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import accumulate
 
 from rich.cells import cell_len
 
 from asterism.base.text import markup, plural, shorten
+from asterism.core.lazy_dataclass import dataclass
 from asterism.report.layout import Layout, lay_out, spread
 from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Graph, Picture
 

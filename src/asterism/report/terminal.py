@@ -20,7 +20,6 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 
@@ -30,6 +29,7 @@ from rich.text import Text
 
 from asterism.base.status_colours import BOLD, COLOURS, DIM, mark, tone
 from asterism.base.text import clean, plural, shorten
+from asterism.core.lazy_dataclass import dataclass
 from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture, count_by_status
 
 MOST_TASKS = 200

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import ceil
 
@@ -15,6 +14,7 @@ from rich.cells import cell_len
 
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural, shorten
+from asterism.core.lazy_dataclass import dataclass
 from asterism.report.report_data import CycleBar, ExecutionBar, Hold, Report
 from asterism.report.svg import number
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.series.machine import Item, Live, Series
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
 from asterism.series.register import NotClaimable, SeriesRegister

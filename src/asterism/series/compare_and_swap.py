@@ -23,9 +23,10 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from asterism.core.backoff import retry_delay
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.series.machine import SCHEMA, Item, Series, UnreadableSeries
 from asterism.series.register import (
     OutcomeUnknown,

@@ -18,11 +18,11 @@ come late or get lost, so a waiter looks again from time to time in any case.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import LimitedRuns
 from asterism.core.record_codec import Record
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus

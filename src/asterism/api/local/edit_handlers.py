@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +18,7 @@ from asterism.api.plan_operations import RetryPlan
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope, fits
 from asterism.core.plan.edits import WAITING, CancelTask, Edit, EditBatch, WaitingEdit, edit_from_json

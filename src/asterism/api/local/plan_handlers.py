@@ -10,7 +10,7 @@ import asyncio
 import base64
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
@@ -26,6 +26,7 @@ from asterism.api.system import LocalSystem
 from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record

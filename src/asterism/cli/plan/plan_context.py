@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +23,7 @@ from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.editor_options import model_options
 from asterism.cli.option_types import duration, edit_filter, json_object, number_option, option, writable_file
 from asterism.core.json_values import JsonObject
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.documents import Drawing

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -29,6 +28,7 @@ from asterism.cli.cli_context import (
     store_option,
 )
 from asterism.cli.option_types import duration_option, number_option, option
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient

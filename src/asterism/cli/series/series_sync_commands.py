@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
+from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.base.listen_address import ListenAddress

@@ -15,7 +15,7 @@ The accepted batches that can still be undone are in an ``UndoStack``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -28,6 +28,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import (
     AddDependency,

@@ -17,10 +17,11 @@ The lock policy decides what is held while an end is not reviewed::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 from asterism.core.errors import AsterismError
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, Self, TypeVar, overload
 
 from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import JsonObject
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline

@@ -8,11 +8,11 @@ it not to be executed. ``merge(live, base, new)`` leaves out the edits that prog
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import compress
 from operator import is_not
 from typing import Any
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,

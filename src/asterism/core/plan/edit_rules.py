@@ -25,12 +25,13 @@ a mistake, and its task would wait in vain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
 from asterism.core.json_values import NOTHING, mappings_in
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph

@@ -9,11 +9,11 @@ does, every change is written down, and all of it is undone, in one synchronous 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
 from asterism.core.errors import EditRejected, InvalidTask, Violation
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Attempt, carried_out
 from asterism.core.plan.edits import (
     AddDependency,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from asterism.core.errors import InvalidTask
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 
 

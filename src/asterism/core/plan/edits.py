@@ -7,11 +7,12 @@ editor may be a function, a person or a language model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import JsonObject
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import Dependency, Task
 from asterism.core.record_codec import Record
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from asterism.core.errors import error_text
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.awaited import KINDS, wait_text
 from asterism.core.plan.edits import WaitingEdit

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, Node
 from asterism.core.plan.task import Dependency

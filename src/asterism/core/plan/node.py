@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
 from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import uses_problems
 from asterism.core.plan import task_files
 from asterism.core.plan.awaited import excluded_problem, wait_problems

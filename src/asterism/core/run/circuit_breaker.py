@@ -27,10 +27,11 @@ no work is taken away (``mass_loss_hold_until``); after that it is, so that the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from asterism.core.backoff import retry_delay
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.run.session import OPEN, Session
 
 MAX_TROUBLES = 3

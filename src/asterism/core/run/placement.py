@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import PLUGIN_NEED, Lane, plugins_in
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import OPEN, Session, election_ranks

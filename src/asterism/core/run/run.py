@@ -26,13 +26,14 @@ that slept and woke can neither extend, release nor complete a run that now belo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from asterism.core.errors import RunRefused, truncate
 from asterism.core.history import Entry, step_time
 from asterism.core.json_values import NOTHING
+from asterism.core.lazy_dataclass import dataclass
 
 
 class RunStatus(StrEnum):

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
 
 from asterism.core.json_values import NOTHING
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.run.run import Owner
 
 OPEN, REPLACED, REVOKED, ENDED, ABROAD = "open", "replaced", "revoked", "ended", "abroad"

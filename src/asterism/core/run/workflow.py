@@ -7,12 +7,13 @@ it was created.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import ACTIONS, Task, action_needs, capabilities, import_path, kind_of
 from asterism.core.run.placement import STRATEGIES
 

@@ -8,11 +8,12 @@ The state (``after``, ``next``, ``due``, ``seen``, ``open``, ``replaced``, ``mad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from typing import Any
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
+from asterism.core.lazy_dataclass import dataclass
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""

@@ -23,10 +23,11 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 from asterism.core.schedule.schedule import Schedule
 

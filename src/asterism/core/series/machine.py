@@ -30,13 +30,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.history import step_time
 from asterism.core.json_values import JsonObject
+from asterism.core.lazy_dataclass import dataclass
 
 SCHEMA = 1
 
