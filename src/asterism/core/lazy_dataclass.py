@@ -1,9 +1,9 @@
 """Dataclasses that take no time to define: what ``dataclasses`` adds to a class is made when it is first looked up.
 
-``dataclasses.dataclass`` reads the annotations of a class and compiles up to ten functions, a millisecond in all; a short
-command imports some 250 such classes and uses a few. This ``dataclass`` puts a descriptor in place of each attribute.
-When the attribute is first looked up, the descriptor has ``dataclasses`` make it and is replaced by it: from then on the
-class is that of the standard library, and as fast. For type checkers it always is.
+``dataclasses.dataclass`` reads the annotations of a class and compiles up to ten functions, a millisecond in all; a
+short command imports some 250 such classes and uses a few. This ``dataclass`` puts a descriptor in place of each
+attribute. When the attribute is first looked up, the descriptor has ``dataclasses`` make it and is replaced by it: from
+then on the class is that of the standard library, and as fast. For type checkers it always is.
 
 >>> @dataclass(frozen=True)
 ... class Lease:
