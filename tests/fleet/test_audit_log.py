@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asterism.fleet import audit_log
-from asterism.fleet.audit_log import AuditEntry, AuditFilter, AuditLog, clipped, remove_entries
+from asterism.fleet.audit_log import AuditEntry, AuditFilter, AuditLog, remove_entries, write_of
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
 from asterism.store.url import open_store
@@ -100,10 +100,12 @@ async def test_an_entry_that_cannot_be_stored_is_in_the_log_of_the_process(caplo
 
 def test_texts_are_masked_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", "tiger-on-the-roof")
-    assert clipped("use tiger-on-the-roof now") == "use [secret] now"
-    assert len(clipped("x" * 10_000)) == audit_log.LONGEST_TEXT
+    entry = AuditEntry(1.0, "ann", "edit_plan", "done", "tiger-on-the-roof", "x" * 10_000, "use tiger-on-the-roof now")
+    written = write_of(entry).value
+    assert (written["target"], written["reason"]) == ("[secret]", "use [secret] now")
+    assert len(written["detail"]) == audit_log.LONGEST_TEXT
     monkeypatch.setattr(audit_log, "environment_mask", lambda names: _NoMask())
-    assert "tiger" in clipped("use tiger-on-the-roof now"), "without the mask the secret is shown"
+    assert "tiger" in write_of(entry).value["reason"], "without the mask the secret is shown"
 
 
 class _NoMask:

@@ -113,10 +113,10 @@ async def test_every_changing_operation_goes_through_the_record(monkeypatch: pyt
 
 
 async def test_without_the_record_of_the_system_a_change_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unrecorded(self: LocalSystem, operation: Any, request: Any, function: Any) -> Any:
-        return await function(self, request)
+    async def unrecorded(self: LocalSystem, operation: Any, request: Any) -> Any:
+        return await operation.function(self, request)
 
-    monkeypatch.setattr(LocalSystem, "do", unrecorded)
+    monkeypatch.setattr(LocalSystem, "call", unrecorded)
     async with server_scene() as scene:
         async with scene.client("operate") as client:
             await client.post(f"{API}/sent-events", json={"name": "paid"})

@@ -19,7 +19,7 @@ from asterism.core.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
     from asterism.api.local.edit_handlers import EditedPlans
-    from asterism.fleet.audit_log import AuditLog
+    from asterism.fleet.audit_log import AuditLog, PendingEntry
     from asterism.fleet.fleet import Fleet
 
 Request = TypeVar("Request")
@@ -59,6 +59,9 @@ class LocalSystem(Operations):
 
     client: Actor | None = None
     """Who asks, if it is not this process."""
+
+    entry: PendingEntry | None = None
+    """The entry in the audit log of the operation under way; None if it changes nothing."""
 
     @property
     def actor(self) -> Actor:
@@ -101,17 +104,16 @@ class LocalSystem(Operations):
             message = truncate(f"{fleet.by} {action}: {reason}")
             await fleet.store.commit([Notice(fleet.store.clock(), "changed", message, None, device)])
 
-    async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
-        """Do an operation here; one that changes something is recorded. Raises what its function raises."""
-        return await self.do(operation, request, operation.function)
-
-    async def do(
+    async def call(
         self,
         operation: Operation[Any, Request, Answer],
         request: Request,
-        function: Callable[[Any, Request], Awaitable[Answer]],
+        /,
+        function: Callable[[Any, Request], Awaitable[Answer]] | None = None,
     ) -> Answer:
-        """Do an operation with another function than its own, which may answer in another form."""
+        """Do an operation here, with its own function or with another one, which may answer in another form. One that
+        changes something is recorded. Raises what its function raises."""
+        function = function or operation.function
         if not operation.changes or getattr(request, "dry_run", False):
             return await function(self, request)
         from asterism.api.local.audited import do_and_record

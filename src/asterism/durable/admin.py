@@ -53,6 +53,7 @@ from asterism.durable.journal_store import (
 from asterism.durable.plan_summaries import ENDED, live_sessions
 from asterism.durable.rejected_edits import record_rejection
 from asterism.execution.plugin_actions import check_plugin
+from asterism.fleet.audit_log import PendingEntry
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.waiting_edits import WaitingEdits
@@ -101,13 +102,15 @@ async def submission(fleet: Fleet, name: str) -> PutRegister:
 # -- editing -----------------------------------------------------------------------------------------------------------
 
 
-async def edit(fleet: Fleet, name: str, batch: EditBatch, *, editor: str | None = None) -> Applied:
+async def edit(
+    fleet: Fleet, name: str, batch: EditBatch, *, editor: str | None = None, entry: PendingEntry | None = None
+) -> Applied:
     """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended, and
     submits it to plan runners in the same commit.
 
     Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled.
-    ``editor`` is the editor that it comes from; None for a person."""
-    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, editor=editor))
+    ``editor`` is the editor that it comes from; None for a person. ``entry`` is written in the same commit."""
+    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, editor=editor, entry=entry))
 
 
 async def edit_once(
@@ -116,13 +119,21 @@ async def edit_once(
     batch: EditBatch,
     also: Sequence[Write] = (),
     editor: str | None = None,
+    entry: PendingEntry | None = None,
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
+    writes = list(also)
 
     def submit(waiting: WaitingEdits, plan: RecordedConstellation) -> Applied:
-        return waiting.submit(batch, None, editor)
+        applied = waiting.submit(batch, None, editor)
+        if entry is not None:  # one that waits for a person has another entry
+            writes.append(entry.write())
+        return applied
 
-    return await change_once(fleet, name, submit, also, devices=names_devices(batch))
+    applied = await change_once(fleet, name, submit, writes, devices=names_devices(batch))
+    if entry is not None:
+        entry.written = True
+    return applied
 
 
 async def try_edit(

@@ -42,6 +42,7 @@ from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.runner_registers import is_to_be_run
+from asterism.fleet.audit_log import PendingEntry
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.orchestrator import PlanCommands
@@ -121,10 +122,11 @@ async def edit_plan(
     timeout: float = ANSWER_TIMEOUT,
     editor: str | None = None,
     alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
+    entry: PendingEntry | None = None,
 ) -> EditAnswer:
     """Edit a stored plan, whether a process runs it or not. Durable on return. ``editor`` is the name of the editor
     that the edit comes from, which has a scope; None for a person. A plan that no process runs is edited within the
-    context ``alone``.
+    context ``alone``. ``entry`` is written in the commit of the edit, unless another process applies it.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises UnknownConstellation,
     EditRejected with every violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled,
@@ -138,7 +140,7 @@ async def edit_plan(
     async def at_rest(also: list[Write]) -> Applied:
         nonlocal before
         before, _ = await read_head(fleet.store, name)
-        return await admin.edit_once(fleet, name, batch, also=also, editor=editor)
+        return await admin.edit_once(fleet, name, batch, also=also, editor=editor, entry=entry)
 
     while name not in fleet.running_plans:
         before, _ = await read_head(fleet.store, name)
@@ -147,9 +149,9 @@ async def edit_plan(
             break
         with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
             async with alone():
-                applied = await admin.edit(fleet, name, batch, editor=editor)
+                applied = await admin.edit(fleet, name, batch, editor=editor, entry=entry)
             return await _answer_at_rest(fleet, before, applied)
-    applied, by = await ask(fleet, name, EDIT, request, timeout=timeout, at_rest=at_rest)
+    applied, by = await ask(fleet, name, EDIT, request, timeout=timeout, at_rest=at_rest, entry=entry)
     return EditAnswer(applied, by) if by is not None else await _answer_at_rest(fleet, before, applied)
 
 
@@ -338,16 +340,18 @@ async def ask(
     timeout: float = ANSWER_TIMEOUT,
     silent_timeout: float | None = None,
     at_rest: AtRest[Answer] | None = None,
+    entry: PendingEntry | None = None,
 ) -> tuple[Answer, str | None]:
     """The answer of the process that runs a plan, and its name. If no process does, ``at_rest`` answers, with None for
-    the name. If no answer comes, the request is withdrawn, and nothing has happened.
+    the name. If no answer comes, the request is withdrawn, and nothing has happened. If this process runs the plan,
+    ``entry`` is written in the commit of the change.
 
     Raises the error of the answer, NotAnswered, AnswerLost, and PlanError if the plan is being cancelled, or if no
     process runs it and ``at_rest`` is left out."""
     here: Ownership | None = fleet.running_plans.get(name)
     if here is not None:
         with contextlib.suppress(_NotActive):
-            return await _ask_here(fleet, here, kind, request, timeout)
+            return await _ask_here(fleet, here, kind, request, timeout, entry)
     return await _StoredRequest(fleet, name, kind, request).ask(timeout, silent_timeout, at_rest)
 
 
@@ -356,7 +360,12 @@ class _NotActive(Exception):
 
 
 async def _ask_here(
-    fleet: Fleet, ownership: Ownership, kind: RequestKind[Answer], request: Mapping[str, Any], timeout: float
+    fleet: Fleet,
+    ownership: Ownership,
+    kind: RequestKind[Answer],
+    request: Mapping[str, Any],
+    timeout: float,
+    entry: PendingEntry | None,
 ) -> tuple[Answer, str]:
     """The answer of this process, which runs the plan: the register of a request would only be a detour. Raises
     _NotActive."""
@@ -373,10 +382,21 @@ async def _ask_here(
     batch = batch_of(request)
     if batch is None or names_devices(batch):
         await owner.execution.roster.learn_devices()
+
+    def perform() -> Answer:
+        running = active()
+        answer = kind.perform(running, request)
+        if entry is not None:
+            running.journal.stage(entry.write())
+        return answer
+
     lost = f"Look whether it was applied: asterism plan story {name}"
     try:
         async with asyncio.timeout(timeout):
-            return await ownership.change(lambda: kind.perform(active(), request)), owner.device
+            answer = await ownership.change(perform)
+        if entry is not None:
+            entry.written = True
+        return answer, owner.device
     except TimeoutError:
         raise AnswerLost(
             f"the change of plan {name!r} was not written within {format_duration(timeout)}. {lost}"

@@ -3,10 +3,11 @@
 Entries are registers by time, in a folder for each day of UTC: ``audit/2026-11-19/TIME…``. No entry is ever
 written again, so processes that append at once do not meet. Days older than ``Settings.keep_audit`` are removed.
 
-An entry is a commit of its own, after the change and before its answer: every change that was answered is in the log.
-A process that is killed between the two leaves a change without an entry and without an answer. The story of the plan
-or run is written with the change itself and names the caller all the same. If the store cannot be written to, the entry
-goes to the log of the process. Entries of one moment share a commit.
+The entry of a new run, and of an edit by the process that applies it, is in the commit of the change. Any other is a
+commit of its own, after the change and before its answer: every change that was answered is in the log. A process that
+is killed between the two leaves a change without an entry and without an answer. The story of the plan or run is
+written with the change itself and names the caller all the same. If the store cannot be written to, the entry goes to
+the log of the process. Entries of one moment share a commit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from typing import NamedTuple
@@ -92,10 +93,27 @@ class AuditFilter:
         )
 
 
-def clipped(text: str) -> str:
-    """A text of an entry: without the values of secrets of this process, and not too long."""
-    shown = environment_mask(()).text(text)
-    return shown if len(shown) <= LONGEST_TEXT else f"{shown[: LONGEST_TEXT - 1]}…"
+def write_of(entry: AuditEntry) -> PutRegister:
+    """The write of an entry. Its texts are without the values of secrets of this process, and not too long."""
+    mask = environment_mask(())
+    texts = {name: mask.text(getattr(entry, name)) for name in ("target", "detail", "reason")}
+    for name, text in texts.items():
+        if len(text) > LONGEST_TEXT:
+            texts[name] = f"{text[: LONGEST_TEXT - 1]}…"
+    return PutRegister(new_key(entry.at), replace(entry, **texts).to_json(), None)
+
+
+@dataclass
+class PendingEntry:
+    """The entry of a change under way. Who commits the change may write it in the same commit (``write``), and then
+    sets ``written``; otherwise it is appended afterwards."""
+
+    entry: AuditEntry
+    written: bool = False
+
+    def write(self, target: str = "") -> PutRegister:
+        """The write beside the change. ``target`` is what was changed, if the entry does not name it yet."""
+        return write_of(replace(self.entry, target=self.entry.target or target))
 
 
 @dataclass
@@ -109,7 +127,7 @@ class AuditLog:
     async def append(self, entry: AuditEntry) -> None:
         """Write an entry; durable when it returns. If the store cannot be written to, it is logged instead. A caller
         that is cancelled waits all the same: its change is made, and others may wait for this commit."""
-        self._unwritten.append(PutRegister(new_key(entry.at), entry.to_json(), None))
+        self._unwritten.append(write_of(entry))
         writing = asyncio.ensure_future(self._write())
         try:
             await asyncio.shield(writing)

@@ -279,6 +279,7 @@ class Fleet:
         near: Collection[str] = (),
         label: str | None = None,
         batch: str | None = None,
+        add: AddRun | None = None,
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns.
 
@@ -291,6 +292,7 @@ class Fleet:
         :param near: devices that are preferred because they are where the run is created, if they can take it.
         :param label: what people call the run: lists show it, and ``Query.search`` finds it.
         :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).
+        :param add: writes the run, in a commit with more; by default ``Ledger.add``, alone.
         """
         flow = await self._flow(workflow)
         options = RunOptions(
@@ -303,7 +305,7 @@ class Fleet:
         if input:
             value = await self.blobs.keep(plain_json(dict(input), what), what)
         run = new_run(self, flow, value, uses=await self.uses(flow, input or {}), **options)
-        return await self.place(run, flow, near=near)
+        return await self.place(run, flow, add, near=near)
 
     async def create_many(
         self,

@@ -78,7 +78,7 @@ class McpTool:
         return set(input_schema(self)["properties"])
 
     async def call(self, system: LocalSystem, request: Any) -> Any:
-        return await system.do(self.operation, request, self.function or self.operation.function)
+        return await system.call(self.operation, request, self.function)
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.api.operation import Operation, path_fields
 from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
-from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, clipped
+from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, PendingEntry
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -32,24 +33,23 @@ async def do_and_record(
     request: Request,
     do: Callable[[LocalSystem, Request], Awaitable[Answer]],
 ) -> Answer:
-    """Do an operation, and append its entry. Raises what it raises."""
-    at = system.fleet.store.clock()
-    in_path = "/".join(str(getattr(request, name)) for name in path_fields(operation.path))
-
-    async def record(outcome: str, detail: str, answer: object = None) -> None:
-        target = in_path or _named(answer) or _named(request)
-        reason = _text(request, "reason")
-        await _append(system, operation, AuditEntry(at, "", "", outcome, target, detail, reason))
-
+    """Do an operation, and append its entry, unless it was written with the change. Raises what it raises."""
+    target = "/".join(str(getattr(request, name)) for name in path_fields(operation.path))
+    entry = _entry(system, operation, DONE, target, ", ".join(_told(request)), _text(request, "reason"))
+    doing, pending = copy(system), PendingEntry(entry)
+    doing.entry = pending
     try:
-        answer = await do(system, request)
+        answer = await do(doing, request)
     except asyncio.CancelledError:
-        await record(FAILED, "it was broken off")
+        await system.audit_log.append(replace(entry, outcome=FAILED, detail="it was broken off"))
         raise
     except Exception as error:
-        await record(*_outcome_of(error))
+        outcome, detail = _outcome_of(error)
+        named = target or _named(request)
+        await system.audit_log.append(replace(entry, outcome=outcome, detail=detail, target=named))
         raise
-    await record(DONE, ", ".join(_told(request)), answer)
+    if not pending.written:
+        await system.audit_log.append(replace(entry, target=target or _named(answer) or _named(request)))
     return answer
 
 
@@ -75,20 +75,15 @@ async def record_refusal(
 ) -> None:
     """Append the entry of an operation that its caller may not do."""
     if operation.changes:
-        target, at = "/".join(map(str, in_path.values())), system.fleet.store.clock()
-        await _append(system, operation, AuditEntry(at, "", "", REFUSED, target, str(error)))
+        target = "/".join(map(str, in_path.values()))
+        await system.audit_log.append(_entry(system, operation, REFUSED, target, str(error)))
 
 
-async def _append(system: LocalSystem, operation: Operation[Any, Any, Any], entry: AuditEntry) -> None:
-    shown = replace(
-        entry,
-        operation=operation.name,
-        target=clipped(entry.target),
-        detail=clipped(entry.detail),
-        reason=clipped(entry.reason),
-        **vars(system.actor),
-    )
-    await system.audit_log.append(shown)
+def _entry(
+    system: LocalSystem, operation: Operation[Any, Any, Any], outcome: str, target: str, detail: str, reason: str = ""
+) -> AuditEntry:
+    about = {"outcome": outcome, "target": target, "detail": detail, "reason": reason}
+    return AuditEntry(system.fleet.store.clock(), operation=operation.name, **about, **vars(system.actor))
 
 
 def _named(document: object) -> str:

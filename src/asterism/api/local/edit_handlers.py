@@ -118,6 +118,7 @@ async def _edit(
         timeout=request.timeout,
         editor=system.editor,
         alone=lambda: system.edited_plans.alone(request.plan),
+        entry=system.entry,
     )
     if answer.reopened:
         system.submitted()

@@ -348,11 +348,19 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 
 
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
+    fleet, entry = system.fleet, system.entry
     options = {name: value for name, value in vars(request).items() if name not in ("workflow", "input", "near")}
-    flow = await system.fleet.workflows.find(request.workflow)
+    flow = await fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
-    run = await system.fleet.create(flow, request.input, near=request.near, **options)
-    return await run_document(system.fleet, run)
+
+    async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
+        assert entry is not None
+        added = await fleet.ledger.add(run, assign, beside=[entry.write(run.id)])
+        entry.written = added.id == run.id  # else its key is taken, and nothing was written
+        return added
+
+    run = await fleet.create(flow, request.input, near=request.near, add=add, **options)
+    return await run_document(fleet, run)
 
 
 async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> documents.CreatedRuns:
