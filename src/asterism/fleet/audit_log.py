@@ -3,7 +3,7 @@
 Entries are registers by time, in a folder for each day of UTC: ``audit/2026-11-19/TIME…``. No entry is ever
 written again, so processes that append at once do not meet. Days older than ``Settings.keep_audit`` are removed.
 
-The entry of a new run, and of an edit by the process that applies it, is in the commit of the change. Any other is a
+The entry of new runs, and of an edit by the process that applies it, is in the commit of the change. Any other is a
 commit of its own, after the change and before its answer: every change that was answered is in the log. A process that
 is killed between the two leaves a change without an entry and without an answer. The story of the plan or run is
 written with the change itself and names the caller all the same. If the store cannot be written to, the entry goes to

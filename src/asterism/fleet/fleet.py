@@ -21,7 +21,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from asterism.base.clock import BootClock, Clock, Looks, new_id
 from asterism.base.expressions import holds
@@ -32,7 +32,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.limits import check_uses, uses_of, uses_text
 from asterism.core.run import transitions
 from asterism.core.run.placement import Choice, Placer
-from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, RETRY_KEYS, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, RETRY_KEYS, Progress, Run
 from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
@@ -108,16 +108,16 @@ class CurrentPlacer:
             return None
         return self._known[1]
 
-    def choose(self, run_id: str, choose: Callable[[Placer], Choice]) -> tuple[Placer, Choice]:
+    def choose(self, run: Run, flow: Workflow, near: Collection[str]) -> Choice:
         """Choose a device for a run, and reserve a slot of it until ``settle``. The placer must have been read."""
         assert self._known is not None
         placer = self._known[1]
-        self._free(run_id)  # a second try to write the same run
-        choice = choose(placer)
+        self._free(run.id)  # a second try to write the same run
+        choice = placer.choose(run, flow, near=near)
         if choice.owner is not None:
             placer.record_assignment(choice.owner.device)
-            self._under_way[run_id] = choice.owner.device
-        return placer, choice
+            self._under_way[run.id] = choice.owner.device
+        return choice
 
     def settle(self, run_id: str, *, written: bool) -> None:
         """The write of a run that was given to ``choose`` has ended. If it was not ``written``, its slot is free."""
@@ -271,15 +271,9 @@ class Fleet:
         workflow: str | Workflow,
         input: Mapping[str, Any] | None = None,
         *,
-        key: str | None = None,
-        series: str | None = None,
-        priority: int | None = None,
-        device: str | None = None,
-        keep: str = "epoch",
         near: Collection[str] = (),
-        label: str | None = None,
-        batch: str | None = None,
         add: AddRun | None = None,
+        **options: Unpack[RunOptions],
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns.
 
@@ -295,9 +289,6 @@ class Fleet:
         :param add: writes the run, in a commit with more; by default ``Ledger.add``, alone.
         """
         flow = await self._flow(workflow)
-        options = RunOptions(
-            key=key, series=series, priority=priority, device=device, keep=keep, label=label, batch=batch
-        )
         check_options(options)
         what, value = f"the input of {flow.name!r}", {}
         if input is not None and not isinstance(input, Mapping):
@@ -312,14 +303,8 @@ class Fleet:
         workflow: str | Workflow,
         inputs: Iterable[Mapping[str, Any]],
         *,
-        label: str | None = None,
-        key: str | None = None,
-        series: str | None = None,
-        priority: int | None = None,
-        device: str | None = None,
-        keep: str = "epoch",
-        batch: str | None = None,
         per_commit: int | None = None,
+        **options: Unpack[RunOptions],
     ) -> list[Run]:
         """Create a run for each input, and return them in the order of the inputs. They are offered to all devices.
 
@@ -334,9 +319,6 @@ class Fleet:
         from asterism.fleet import bulk_creation  # it needs this module
 
         flow = await self._flow(workflow)
-        options = RunOptions(
-            key=key, series=series, priority=priority, device=device, keep=keep, label=label, batch=batch
-        )
         size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
         return await bulk_creation.create_many(self, flow, inputs, per_commit=size, **options)
 
@@ -371,11 +353,11 @@ class Fleet:
                 return added
             finally:
                 local.unreserve(run)
-        await self.placer()
-        settings, written = await self.settings(), False
+        await self._placer.get()
+        written = False
 
         def assign(offered: Run) -> Run:
-            placer, choice = self._placer.choose(run.id, lambda current: current.choose(offered, flow, near=near))
+            choice = self._placer.choose(offered, flow, near)
             if choice.owner is None:
                 return offered
             return transitions.assign(
@@ -385,7 +367,7 @@ class Fleet:
                 by=self.by,
                 now=self.store.clock(),
                 scores=choice.scores,
-                within=time_to_answer(placer, choice.owner, settings),
+                within=choice.within,
                 why=NEAR if choice.owner.device in near else "",
             )
 
@@ -608,11 +590,15 @@ class Fleet:
 
     async def _read_placer(self, before: Placer | None) -> Placer:
         sessions = [session for session in await self.store.sessions() if session.state in REACHABLE_STATES]
-        weights = (await self.settings()).weights
-        coordinator = await self.coordinator()
-        last_assigned = None if before is None else before.last_assigned
+        settings = await self.settings()
         return Placer(
-            sessions, self.store.clock(), holds, coordinator=coordinator, weights=weights, last_assigned=last_assigned
+            sessions,
+            self.store.clock(),
+            holds,
+            coordinator=await self.coordinator(),
+            weights=settings.weights,
+            peer_timeout=settings.peer_timeout,
+            last_assigned=None if before is None else before.last_assigned,
         )
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -681,13 +667,10 @@ def attempt_number(run: Run, epoch: int) -> int:
     return 1 + sum(assignment.epoch < epoch and assignment.reason != "declined" for assignment in run.previous)
 
 
-def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | None:
-    """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
-    return settings.peer_timeout if placer.sessions[owner.device].state == ABROAD else None
-
-
 def check_options(options: RunOptions) -> None:
-    """Raise InvalidTerms for an option that no run can have."""
+    """Raise InvalidTerms for an option that no run can have, and TypeError for one that there is not."""
+    if unknown := options.keys() - RunOptions.__annotations__.keys():
+        raise TypeError(f"a run has no option {', '.join(sorted(unknown))}")
     key, priority, keep = options.get("key"), options.get("priority"), options.get("keep", "epoch")
     for name in ("key", "series", "device", "label", "batch"):
         text = options.get(name)
@@ -749,7 +732,6 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool, by: st
 
 async def _assign_to(fleet: Fleet, run: Run, device: str, by: str, paused_for: str | None = None) -> Run:
     placer, session = await _target(fleet, run, device)
-    settings = await fleet.settings()
 
     def step(run: Run, flow: Workflow) -> Run:
         return transitions.move(
@@ -759,7 +741,7 @@ async def _assign_to(fleet: Fleet, run: Run, device: str, by: str, paused_for: s
             by=by,
             now=fleet.store.clock(),
             scores={device: round(sum(placer.score_parts(session, flow).values()), 2)},
-            within=time_to_answer(placer, session.owner, settings),
+            within=placer.time_to_answer(session),
             paused_for=paused_for,
         )
 

@@ -39,7 +39,7 @@ from asterism.fleet import retention
 from asterism.fleet.audit_log import remove_entries
 from asterism.fleet.backfills import BackfillPass
 from asterism.fleet.extensions import extensions, plan_port
-from asterism.fleet.fleet import Fleet, executes_own_plan, time_to_answer
+from asterism.fleet.fleet import Fleet, executes_own_plan
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.sent_events import remove_events
 from asterism.fleet.workflows import UnknownWorkflow
@@ -318,7 +318,7 @@ class Monitor:
         self._assigned_up_to = waiting[-1].id if len(waiting) == RUNS_PER_PASS and ABROAD in idle else None
         if crowded and ABROAD not in idle:
             return
-        now, settings = self.store.clock(), await self.fleet.settings()
+        now = self.store.clock()
         waiting.sort(key=queue_order)
         for run in waiting:
             flow = await self._flow(run.workflow, run.version)
@@ -334,9 +334,8 @@ class Monitor:
             choice = placer.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
                 continue
-            within = time_to_answer(placer, choice.owner, settings)
             after = transitions.assign(
-                run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=within
+                run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=choice.within
             )
             if await try_commit(self.store, [PutRun(after, run.revision)]):
                 placer.record_assignment(choice.owner.device)

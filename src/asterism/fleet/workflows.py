@@ -73,7 +73,7 @@ class Workflows:
             nonlocal taken
             latest = await read_slot(self._store, f"{LATEST}{name}", {"version": 0, REMOVED: 0.0})
             version = latest.value["version"]
-            if not _is_removed(latest.value):
+            if REMOVED not in latest.value:
                 current = await self.get(name, version)
                 if current.to_json() == workflow.at_version(version).to_json():
                     return current
@@ -156,12 +156,15 @@ class Workflows:
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
             return None
-        return None if _is_removed(pointer.value) else pointer.read(lambda value: int(value["version"]))
+        return pointer.read(_version_of)
 
     async def names(self) -> list[str]:
         """The names of all workflows."""
         pointers = await self._store.registers(LATEST)
-        return [pointer.key.removeprefix(LATEST) for pointer in pointers if not _is_removed(pointer.value)]
+        removed = {
+            pointer.key for pointer in pointers if isinstance(pointer.value, Mapping) and REMOVED in pointer.value
+        }
+        return [pointer.key.removeprefix(LATEST) for pointer in pointers if pointer.key not in removed]
 
     @retried
     async def remove(self, name: str) -> Workflow:
@@ -216,7 +219,7 @@ class Workflows:
         """The latest version of each workflow."""
         workflows = []
         for pointer in await self._store.registers(LATEST):
-            version = pointer.read(lambda value: value["version"] if set(value) == {"version"} else None)
+            version = pointer.read(_version_of)
             if version is not None:
                 workflows.append(await self.get(pointer.key.removeprefix(LATEST), version))
         return workflows
@@ -246,8 +249,9 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
     )
 
 
-def _is_removed(pointer: Any) -> bool:
-    return isinstance(pointer, Mapping) and REMOVED in pointer
+def _version_of(pointer: Any) -> int | None:
+    """The version that a pointer names; None if the workflow was removed."""
+    return None if REMOVED in pointer else int(pointer["version"])
 
 
 def _key(name: str, version: int) -> str:

@@ -56,6 +56,8 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
         raise StoreError(
             f"{shown!r} is not the address of a store: {FORMS}; for a file of this name write sqlite:///{shown}"
         )
+    if scheme.lower() == "sqlite":
+        return await open_sqlite(named, create=create)
     try:
         if STORES.find(scheme.lower()) is None:
             raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")  # the rest may contain a password

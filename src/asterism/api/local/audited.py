@@ -58,7 +58,7 @@ def _outcome_of(error: Exception) -> tuple[str, str]:
     # A command that does what it was asked for does not import these.
     from asterism.api.local.problem_statuses import error_detail
     from asterism.core.plan.edits import EditWaits
-    from asterism.durable.plan_requests import NotAnswered
+    from asterism.durable.plan_requests import AnswerLost, NotAnswered
     from asterism.series.register import OutcomeUnknown
     from asterism.store.store_errors import StoreError
 
@@ -66,7 +66,7 @@ def _outcome_of(error: Exception) -> tuple[str, str]:
         return DONE, str(error)
     if not isinstance(error, AsterismError):
         return FAILED, "internal error"
-    unknown = isinstance(error, StoreError | OutcomeUnknown | NotAnswered)
+    unknown = isinstance(error, StoreError | OutcomeUnknown | NotAnswered | AnswerLost)
     return FAILED if unknown else REFUSED, error_detail(error)
 
 

@@ -49,8 +49,8 @@ class InvalidEdits(AsterismError):
         super().__init__(f"{len(reasons)} of the edits cannot be read, and nothing has changed")
 
 
-def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]]) -> EditBatch:
-    """Raises InvalidEdits with every edit that cannot be read."""
+def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]], **fields: Any) -> EditBatch:
+    """A batch with the other ``fields``. Raises InvalidEdits with every edit that cannot be read."""
     parsed, reasons = list[Edit](), dict[int, str]()
     for number, data in enumerate(edits):
         try:
@@ -59,7 +59,7 @@ def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]]) -> EditBatch:
             reasons[number] = str(error)[:2000]
     if reasons:
         raise InvalidEdits(reasons)
-    return EditBatch(tuple(parsed))
+    return EditBatch(tuple(parsed), **fields)
 
 
 async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
@@ -80,7 +80,7 @@ async def checked_batch(
     """A batch in the name of the caller, or of ``author``. Raises InvalidEdits, and RequestRefused if it makes the plan
     too large, or if the caller may not sign with that name."""
     signed = signature(system, author)
-    batch = EditBatch(batch_of_edits(edits).edits, author=signed, reason=reason, base_version=base_version)
+    batch = batch_of_edits(edits, author=signed, reason=reason, base_version=base_version)
     await check_size(system, name, batch)
     return batch
 

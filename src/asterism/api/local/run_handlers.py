@@ -29,6 +29,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import action_needs, plugins_in
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
+from asterism.core.run.run_label import shown_label
 from asterism.core.run.transitions import attempts_of, waiting_time, work_time
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet import sent_events, stored_limits
@@ -95,7 +96,6 @@ async def run_document(fleet: Fleet, run: Run) -> documents.Run:
 async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """The fields of documents of runs that their records do not have, or in another form."""
     masks = await masks_of(fleet, runs)
-    labels = await labels_of(fleet, runs, masks)
     open_runs = [run for run in runs if not run.ended]
     held = await held_runs(fleet.store, [run.id for run in open_runs]) if open_runs else {}
     begun = [run.id for run in open_runs if run.started_at is not None]  # the others have no report of their epoch
@@ -109,7 +109,6 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, 
             **_fields_of(run, masks[run.id]),
             "last_heartbeat_at": None if run.session is None else beats.get(run.session),
             "progress": steps[run.id],
-            "shown_label": labels[run.id],
             "waiting": waiting_for(run, run.id in held, now),
             "held_for": held.get(run.id),
         }
@@ -118,6 +117,7 @@ async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, 
 
 
 def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
+    run_input = mask.data(plain_json(run.input))
     return {
         "heartbeat_timeout": run.timeout,
         "wish": run.stop_request,
@@ -136,7 +136,8 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "attempts": attempts_of(run),
         "took": work_time(run),
         "waited": None if run.ended_at is None else waiting_time(run),
-        "input": mask.data(plain_json(run.input)),
+        "input": run_input,
+        "shown_label": shown_label(run, run_input),
         "output": mask.result(plain_json(run.output)),
         "superseded": [
             document_of(documents.SupersededResult, result, output=mask.result(plain_json(result.output)))
@@ -379,8 +380,10 @@ async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> docu
     options = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     creation = BulkCreation(fleet, flow, after=progress.at, **options)
     write = progress.advance(request.lines, len(request.inputs), request.sha256, fleet.store.clock())
+    assert system.entry is not None
     try:
-        created = await creation.add(request.inputs, write)
+        created = await creation.add(request.inputs, write, system.entry.write())
+        system.entry.written = True
     except Conflict as conflict:
         if conflict.concerns("register", write.key):
             raise CreationMoved from None
@@ -399,30 +402,30 @@ async def end_creation(system: LocalSystem, request: declared.OneCreation) -> do
 
 
 async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
-    return await _change(system, request.run, lambda fleet, run: fleet.pause(run.id, request.reason))
+    return await _change(system, request, system.fleet.pause)
 
 
 async def resume_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
-    return await _change(system, request.run, lambda fleet, run: fleet.resume(run.id, request.reason))
+    return await _change(system, request, system.fleet.resume)
 
 
 async def cancel_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
-    async def cancel(fleet: Fleet, run: Run) -> Run:
-        if system.editor is not None:
-            from asterism.api.local.edit_handlers import check_cancel_run  # with plans, which people do not need
+    if system.editor is not None:
+        from asterism.api.local.edit_handlers import check_cancel_run  # with plans, which people do not need
 
-            check_cancel_run(run)
-        return await fleet.cancel(run.id, request.reason)
-
-    return await _change(system, request.run, cancel)
+        check_cancel_run(await find_run(system.fleet, request.run))
+    return await _change(system, request, system.fleet.cancel)
 
 
 async def retry_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:
-    return await _change(system, request.run, lambda fleet, run: fleet.retry(run.id, request.reason))
+    return await _change(system, request, system.fleet.retry)
 
 
-async def _change(system: LocalSystem, text: str, change: Callable[[Fleet, Run], Awaitable[Run]]) -> documents.Run:
-    return await run_document(system.fleet, await change(system.fleet, await find_run(system.fleet, text)))
+async def _change(
+    system: LocalSystem, request: declared.ChangeRun, change: Callable[[str, str], Awaitable[Run]]
+) -> documents.Run:
+    run = await find_run(system.fleet, request.run)
+    return await run_document(system.fleet, await change(run.id, request.reason))
 
 
 async def move_run(system: LocalSystem, request: declared.MoveRun) -> documents.Run:
@@ -568,7 +571,8 @@ async def read_batch_results(
     runs = await fleet.store.find(Query(batch=request.batch, statuses=TERMINAL, after=request.after, limit=limit + 1))
     if not runs and request.after is None:
         await _find_batch(fleet, request.batch)
-    masks, labels = await masks_of(fleet, runs), await labels_of(fleet, runs)
+    masks = await masks_of(fleet, runs)
+    labels = await labels_of(fleet, runs, masks)
     items: list[documents.BatchResult] = []
     size = 0
     for run in runs[:limit]:

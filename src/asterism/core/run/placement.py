@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import PLUGIN_NEED, Lane, plugins_in
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.session import OPEN, Session, election_ranks
+from asterism.core.run.session import ABROAD, OPEN, Session, election_ranks
 
 if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow  # which checks its strategy with STRATEGIES
@@ -144,13 +144,15 @@ def candidate_of(session: Session, now: float, rank: float, last_given: int = 0)
 
 class Choice(NamedTuple):
     """``owner`` is None if no candidate has a free slot. ``refused`` has the reasons of the devices that are not
-    candidates, ``busy`` the candidates without a free slot, ``resting`` the refused devices that only rest."""
+    candidates, ``busy`` the candidates without a free slot, ``resting`` the refused devices that only rest. ``within``
+    is how long the owner has to answer, in seconds, if not as long as the workflow says."""
 
     owner: Owner | None
     scores: Mapping[str, float]
     refused: Mapping[str, str]
     busy: tuple[str, ...]
     resting: tuple[str, ...] = ()
+    within: float | None = None
 
 
 class Placer:
@@ -164,9 +166,10 @@ class Placer:
         *,
         coordinator: str | None = None,
         weights: Weights = DEFAULT_WEIGHTS,
+        peer_timeout: float | None = None,
         last_assigned: Mapping[str, int] | None = None,
     ) -> None:
-        self.now, self.coordinator, self.weights = now, coordinator, weights
+        self.now, self.coordinator, self.weights, self._peer_timeout = now, coordinator, weights, peer_timeout
         self.sessions = {session.device: session for session in sessions if session.reachable(now)}
         # devices of peers take no part in this election
         here = election_ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
@@ -231,11 +234,16 @@ class Placer:
         if not free:
             return Choice(None, _best_scores(scores), refused, tuple(busy), tuple(resting))
         chosen = free[0] if len(free) == 1 else self._pick(self._preferred(free, workflow, near), workflow, scores)
-        return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting))
+        within = self.time_to_answer(chosen)
+        return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting), within)
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
         """The parts of the score of a candidate, by the names of the weights."""
         return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
+
+    def time_to_answer(self, session: Session) -> float | None:
+        """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
+        return self._peer_timeout if session.state == ABROAD else None
 
     def record_assignment(self, device: str) -> None:
         """Count an assignment to a device."""
@@ -243,17 +251,14 @@ class Placer:
         self.last_assigned[device] = self._last
         self.reserve(device)
 
-    def reserve(self, device: str) -> None:
-        """Count a slot of a device as used, for an assignment that its session does not show."""
-        self._use(device, 1)
-
     def release(self, device: str) -> None:
         """Free a slot that ``reserve`` or ``record_assignment`` counted: the assignment was not written."""
-        self._use(device, -1)
+        self.reserve(device, -1)
 
-    def _use(self, device: str, change: int) -> None:
+    def reserve(self, device: str, slots: int = 1) -> None:
+        """Count a slot of a device as used, for an assignment that its session does not show."""
         if device in self._used:
-            self._used[device] += change
+            self._used[device] += slots
         self._candidates.pop(device, None)
         for scores in self._scores.values():
             scores.pop(device, None)
