@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asterism.base.secret_mask import environment_mask
 from asterism.core.lazy_dataclass import dataclass
@@ -96,7 +96,7 @@ class AuditFilter:
 def write_of(entry: AuditEntry) -> PutRegister:
     """The write of an entry. Its texts are without the values of secrets of this process, and not too long."""
     mask = environment_mask(())
-    texts = {name: mask.text(getattr(entry, name)) for name in ("target", "detail", "reason")}
+    texts: dict[str, Any] = {name: mask.text(getattr(entry, name)) for name in ("target", "detail", "reason")}
     for name, text in texts.items():
         if len(text) > LONGEST_TEXT:
             texts[name] = f"{text[: LONGEST_TEXT - 1]}…"

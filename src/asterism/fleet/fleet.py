@@ -676,16 +676,11 @@ def check_options(options: RunOptions) -> None:
         text = options.get(name)
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
             raise InvalidTerms(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
-    if key is not None and key.startswith(PREFIX):
-        raise InvalidTerms(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
-    if key is not None and key.startswith(SCHEDULE_PREFIX):
-        raise InvalidTerms(
-            f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
-        )
-    if key is not None and key.startswith(RETRY_KEYS):
-        raise InvalidTerms(
-            f"keys that begin with {RETRY_KEYS!r} are reserved for retries: choose another key than {key!r}"
-        )
+    for prefix, owners in ((PREFIX, "plans"), (SCHEDULE_PREFIX, "schedules"), (RETRY_KEYS, "retries")):
+        if key is not None and key.startswith(prefix):
+            raise InvalidTerms(
+                f"keys that begin with {prefix!r} are reserved for {owners}: choose another key than {key!r}"
+            )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
         raise InvalidTerms(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"

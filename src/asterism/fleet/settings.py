@@ -82,19 +82,7 @@ class Settings:
     weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
-        counts = ("device_bytes", "peer_runs", "peer_bytes", "peer_blobs")
-        for name in (
-            "keep",
-            "keep_events",
-            "keep_audit",
-            "large",
-            "most",
-            "log_limit",
-            "hold",
-            "lease",
-            "peer_timeout",
-            *counts,
-        ):
+        for name in _NUMBERS:
             _check_number(name, getattr(self, name))
         if isinstance(self.notify_command, list):
             object.__setattr__(self, "notify_command", tuple(self.notify_command))
@@ -152,6 +140,7 @@ def _check_number(name: str, value: Any) -> None:
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
+_NUMBERS = tuple(field.name for field in fields(Settings) if isinstance(field.default, int | float))
 
 
 async def read(store: Store) -> Settings:

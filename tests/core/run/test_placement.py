@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.core.run.placement import MAX_SCORES, Placer, Weights, unmet_reason
+from asterism.core.run.placement import MAX_SCORES, Choice, Placer, Weights, unmet_reason
 from asterism.core.run.run import Run
-from asterism.core.run.session import ABROAD, Session
+from asterism.core.run.session import ABROAD, OPEN, Session
 from asterism.core.run.workflow import Workflow
 
 
@@ -139,7 +139,13 @@ def test_both_sides_must_agree() -> None:
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
     gone = [session("silent", beat_at=0.0, timeout=90.0), session("ended", state="ended")]
-    assert outlook(*gone).choose(run_of(flow()), flow()) == (None, {}, {}, (), ())
+    assert outlook(*gone).choose(run_of(flow()), flow()) == Choice(None, {}, {}, ())
+
+
+@pytest.mark.parametrize(("state", "within"), [(ABROAD, 3600.0), (OPEN, None)])
+def test_a_device_of_a_peer_has_until_the_stores_meet(state: str, within: float | None) -> None:
+    placer = outlook(session("there", state=state), peer_timeout=3600.0)
+    assert placer.choose(run_of(flow()), flow()).within == within
 
 
 def test_the_busy_are_candidates_without_room() -> None:

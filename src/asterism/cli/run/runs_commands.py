@@ -32,6 +32,7 @@ from asterism.cli.cli_context import (
 )
 from asterism.cli.option_types import Function, duration, number_option, object_option, option
 from asterism.core.json_values import JsonObject
+from asterism.core.run.run import KEEP_RULES
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from asterism.api.documents import BatchResult, BulkOutcome, Page, Run
     from asterism.api.system import System
 
-KEEPS = ("epoch", "original", "furthest")
 FAILED, REFUSED = 1, 64
+"""Exit codes: a run failed or was cancelled; what was asked for was refused."""
+
 TOLD_EVERY = 5.0
 """Seconds between two lines about a batch that somebody waits for."""
-"""Exit codes: a run failed or was cancelled; what was asked for was refused."""
 
 
 @click.group(cls=CommandGroup)
@@ -60,7 +61,9 @@ def runs() -> None:
 @option("--series NAME", "Queue the run in a series; a series has at most one active run.")
 @number_option("--priority", help="Higher goes first; default: the priority of the workflow.")
 @option("--device NAME", "Run it on this device only.")
-@option("--keep", "Which result counts if peers that were apart both ran it; default: epoch.", type=click.Choice(KEEPS))
+@option(
+    "--keep", "Which result counts if peers that were apart both ran it; default: epoch.", type=click.Choice(KEEP_RULES)
+)
 @option(
     "--prefer-local/--no-prefer-local",
     "Prefer your device on this machine, if it can execute the run now.",
