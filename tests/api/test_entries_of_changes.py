@@ -140,7 +140,7 @@ async def test_a_run_whose_key_is_taken_has_an_entry_for_each_request() -> None:
 
 async def test_a_commit_whose_answer_is_lost_leaves_one_entry() -> None:
     async with scene_of("a run") as scene, scene.client("operate") as client:
-        lost = []
+        lost = list[Any]()
 
         async def lose(writes: list[Any]) -> None:
             if not lost and any(map(is_run, writes)):

@@ -103,19 +103,11 @@ def _kind_of(command: click.Command, group: str | None, parameter: click.Paramet
 
 
 def _of_option(option: click.Option, group: str | None) -> Reader | None:
-    if "--device" in option.opts or "--to" in option.opts:
-        return _devices
     if option.metavar == "TASK":
         return _tasks
-    if "--workflow" in option.opts:
-        return _workflows
-    if "--peer" in option.opts:
-        return _peers
-    if "--batch" in option.opts:
-        return _batches
     if "--series" in option.opts:
         return _issue_series if group == "series" else _run_series
-    return None
+    return next((_BY_OPTION[name] for name in option.opts if name in _BY_OPTION), None)
 
 
 def _complete(read: Reader, context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -286,3 +278,12 @@ _BY_GROUP: dict[str | None, Reader] = {
     "limit": _limits,
 }
 """What the argument NAME of the commands of a group names."""
+
+_BY_OPTION: dict[str, Reader] = {
+    "--device": _devices,
+    "--to": _devices,
+    "--workflow": _workflows,
+    "--peer": _peers,
+    "--batch": _batches,
+}
+"""What an option names."""

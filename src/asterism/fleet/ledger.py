@@ -164,7 +164,7 @@ class Ledger:
             if attempted and (existing := await self.store.run(run.id)) is not None:
                 return existing
             async with _NO_TURN if run.series is None else self._series_turn(run.series):
-                admitted, writes = (run, []) if run.series is None else await self._admit(run, run.series)
+                [admitted], writes = ([run], []) if run.series is None else await self._admit([run], run.series)
                 added = assign(admitted) if admitted.offered else admitted
                 attempted = True
                 try:
@@ -193,7 +193,7 @@ class Ledger:
                 return [await self.read(run.id) for run in left]  # all are there: the answer was lost
             series = left[0].series if left else None
             async with _NO_TURN if series is None else self._series_turn(series):
-                added, more = (left, []) if series is None else await self._admit_all(left, series)
+                added, more = (left, []) if series is None else await self._admit(left, series)
                 attempted = True
                 try:
                     await self.store.commit([*(PutRun(run, None) for run in added), *more, *writes])
@@ -247,12 +247,7 @@ class Ledger:
     def _series_turn(self, series: str) -> asyncio.Lock:
         return self._series_locks.setdefault(series, asyncio.Lock())
 
-    async def _admit(self, run: Run, series: str) -> tuple[Run, list[Write]]:
-        """A new run with its place in its series."""
-        (admitted,), writes = await self._admit_all([run], series)
-        return admitted, writes
-
-    async def _admit_all(self, runs: Sequence[Run], series: str) -> tuple[list[Run], list[Write]]:
+    async def _admit(self, runs: Sequence[Run], series: str) -> tuple[list[Run], list[Write]]:
         """New runs with their places in their series, in their order."""
         revision, state = await self._read_series(series)
         admitted = []

@@ -44,7 +44,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.stored_limits import StoredLimits, read_stored_limits
+from asterism.fleet.stored_limits import StoredLimits, read_stored_limits, some_runs
 from asterism.store.protocol import Query
 
 MOST_NAMED = 20
@@ -269,10 +269,7 @@ async def _shortage(fleet: Fleet, stored: StoredLimits, shortage: Shortage, amou
 
 async def _holders(fleet: Fleet, stored: StoredLimits, name: str) -> str:
     groups = [group for group in stored.groups if not group.waiting and name in uses_of(group.uses)]
-    runs: list[Run] = []
-    for group in groups:
-        if len(runs) < FEW_NAMED:
-            runs += await fleet.store.limited_runs(group, FEW_NAMED - len(runs))
+    runs = await some_runs(fleet.store, groups, FEW_NAMED)
     texts = [f"run {run.id} ({run.workflow}{_task(run)}) on {run.device}" for run in runs]
     more = sum(group.number for group in groups) - len(runs)
     held = ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -124,6 +124,15 @@ async def read_stored_limits(store: Store) -> StoredLimits:
         {name: register.revision for name, register in accounts.items()},
         _readable(await store.limited()),
     )
+
+
+async def some_runs(store: Store, groups: Iterable[LimitedRuns], most: int) -> list[Run]:
+    """Runs of these groups, in their order, at most so many."""
+    runs: list[Run] = []
+    for group in groups:
+        if len(runs) < most:
+            runs += await store.limited_runs(group, most - len(runs))
+    return runs
 
 
 def _readable(groups: Sequence[LimitedRuns]) -> list[LimitedRuns]:

@@ -743,10 +743,7 @@ def _limit(limit: Limit, stored: StoredLimits) -> documents.Limit:
 async def _users(
     fleet: Fleet, limit: Limit, stored: StoredLimits, groups: Iterable[LimitedRuns]
 ) -> list[documents.LimitUser]:
-    runs: list[Run] = []
-    for group in groups:
-        if len(runs) < MOST_NAMED:
-            runs += await fleet.store.limited_runs(group, MOST_NAMED - len(runs))
+    runs = await stored_limits.some_runs(fleet.store, groups, MOST_NAMED)
     labels = await labels_of(fleet, runs)
     return [
         document_of(
