@@ -45,6 +45,7 @@ def claims(make: Any, options: dict[str, bool]) -> tuple[Any, Any]:
         note: str = field(default="n", repr=False)
         lease: float | None = None
         twice: int = field(default=0, init=False)
+        state: str = field(default="open", init=False)
 
         def __post_init__(self) -> None:
             object.__setattr__(self, "twice", 2 * self.issue)
@@ -201,5 +202,5 @@ def test_threads_can_use_a_class_for_the_first_time_at_once() -> None:
                 barrier.wait(10)
                 return dataclasses.asdict(cls("r", 1))
 
-            expected = {"reason": "r", "words": [], "issue": 1, "note": "n", "lease": None, "twice": 2}
+            expected = {"reason": "r", "words": [], "issue": 1, "note": "n", "lease": None, "twice": 2, "state": "open"}
             assert list(pool.map(lambda _, use=use: use(), range(threads))) == [expected] * threads  # type: ignore[misc]

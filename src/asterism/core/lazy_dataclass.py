@@ -43,12 +43,12 @@ class Definition:
     """A class, the defaults that stood in its body, and the parameters of its decorator. What it makes comes from a
     twin, another class with the same fields: while ``dataclasses`` works on a class, other threads cannot use it."""
 
-    __slots__ = ("defaults", "frozen", "kw_only", "owner", "parameters")
+    __slots__ = ("defaults", "frozen", "kw_only", "owner", "parameters", "slots")
 
     def __init__(
-        self, owner: Any, defaults: Mapping[str, Any], kw_only: bool, frozen: bool, **parameters: bool
+        self, owner: Any, defaults: Mapping[str, Any], kw_only: bool, slots: bool, frozen: bool, **parameters: bool
     ) -> None:
-        self.owner, self.defaults, self.kw_only, self.frozen = owner, defaults, kw_only, frozen
+        self.owner, self.defaults, self.kw_only, self.slots, self.frozen = owner, defaults, kw_only, slots, frozen
         self.parameters = {"init": True, "frozen": frozen, **parameters}
 
     def made(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class Definition:
         body = {"__post_init__": None} if hasattr(self.owner, "__post_init__") else {}
         frozen = self.frozen and name == "__init__"  # of each frozen one, dataclasses compiles two more functions
         twin = self._twin(self.owner.__dataclass_fields__, body, frozen)
-        dataclasses.dataclass(
+        made = dataclasses.dataclass(
             init=name == "__init__",
             repr=name == "__repr__",
             eq=name in ("__eq__", *ORDER),
@@ -66,8 +66,9 @@ class Definition:
             unsafe_hash=name == "__hash__",
             match_args=name == "__match_args__",
             frozen=frozen,
+            slots=self.slots and name == "__init__",  # it then sets the defaults of fields that are no parameters
         )(twin)
-        return vars(twin)[name]
+        return vars(made)[name]
 
     def collected(self) -> Any:
         """A twin with the fields of this class and of its bases, and no functions."""
@@ -109,7 +110,7 @@ def _dataclass(
     if cls is None:
         return partial(_dataclass, repr=repr, eq=eq, order=order, frozen=frozen, kw_only=kw_only, slots=slots)
     cls.__doc__ = cls.__doc__ or f"{cls.__name__}(…)"  # or dataclasses would write the signature there
-    definition = Definition(cls, _taken_defaults(cls), kw_only, frozen=frozen, repr=repr, eq=eq, order=order)
+    definition = Definition(cls, _taken_defaults(cls), kw_only, slots, frozen=frozen, repr=repr, eq=eq, order=order)
     if slots:
         cls = definition.owner = _with_slots(cls, definition.collected())
     names = ["__dataclass_fields__", "__dataclass_params__", "__match_args__", "__init__"]
