@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from asterism.cli.screen import Column, table
+from asterism.cli.tables import Column, table
 
 COLUMNS = (
     Column("NAME", least=4),

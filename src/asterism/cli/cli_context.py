@@ -307,7 +307,7 @@ class Answer:
         if self.text and isinstance(self.text, str):
             click.echo(self.text)
         elif callable(self.text):
-            from asterism.cli.screen import print_lines
+            from asterism.cli.tables import print_lines
 
             print_lines(self.text)
         for line in self.notes:

@@ -91,7 +91,7 @@ def _action(found: Any) -> dict[str, Any]:
 
 
 def _table(lines: list[PluginLine], width: int | None) -> Iterable[Text]:
-    from asterism.cli.screen import Cell, Column, table_of
+    from asterism.cli.tables import Cell, Column, table_of
 
     columns: dict[Column, Callable[[PluginLine], Cell]] = {
         Column("PLUG-IN", least=8, name=True): lambda line: line.name,

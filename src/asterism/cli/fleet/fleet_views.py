@@ -16,7 +16,7 @@ from asterism.base.status_colours import BOLD, DIM, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.run.run_views import RUN_TABLE
-from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
+from asterism.cli.tables import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.plan.task import plugin_text
 from asterism.core.run.workflow import DEFAULTS
 

@@ -17,7 +17,7 @@ from asterism.base.operating_system import stop_signals
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import Answer, format_size, note, print_json
-from asterism.cli.screen import Cell, Column, table_of, wrapped
+from asterism.cli.tables import Cell, Column, table_of, wrapped
 from asterism.core.json_values import JsonObject
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client

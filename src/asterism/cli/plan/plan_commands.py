@@ -144,7 +144,8 @@ def show(
 
     async def read(system: System) -> None:
         from asterism.cli.plan.plan_views import command_at, failure_lines, review_lines, status_lines
-        from asterism.cli.screen import Screen, print_lines
+        from asterism.cli.screen import Screen
+        from asterism.cli.tables import print_lines
 
         if as_mermaid or svg_path is not None:
             await draw_stored(system, name, svg_path, as_mermaid, opened=opened)

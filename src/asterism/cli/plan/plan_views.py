@@ -15,7 +15,7 @@ from asterism.base.durations import format_age, format_duration
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, join_names, json_text, shorten
 from asterism.cli.cli_context import format_time
-from asterism.cli.screen import Cell, Column, TimedTable, wrapped
+from asterism.cli.tables import Cell, Column, TimedTable, wrapped
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.editor_cost import EditorCost
 

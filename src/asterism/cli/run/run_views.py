@@ -25,7 +25,7 @@ from asterism.base.durations import format_age, format_delay, format_duration
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, plural, short, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
-from asterism.cli.screen import Cell, Column, TimedTable, table, table_of, wrapped
+from asterism.cli.tables import Cell, Column, TimedTable, table, table_of, wrapped
 from asterism.core.errors import SENTENCE_ERRORS
 
 LONGEST = 300

@@ -16,7 +16,7 @@ from asterism.base.durations import format_delay, format_duration
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import short
 from asterism.cli.cli_context import format_time, note
-from asterism.cli.screen import Cell, Column, TimedTable, fact_lines, table_of
+from asterism.cli.tables import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import interval_text
 from asterism.core.schedule.ticks import CREATED, DUE, EXISTS, FAILED, MISSED, NONE, SKIPPED, SUCCEEDED

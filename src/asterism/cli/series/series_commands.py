@@ -191,8 +191,8 @@ def status(name: str | None, **option_values: Any) -> int:
     options = SeriesOptions.of(option_values)
 
     async def use(place: SeriesPlace) -> int:
-        from asterism.cli.screen import print_lines
         from asterism.cli.series.series_views import SERIES_TABLE, status_lines
+        from asterism.cli.tables import print_lines
 
         if name is None:
             page = await place.all()
@@ -414,8 +414,8 @@ def history(name: str, limit: int, **option_values: Any) -> int:
     options = SeriesOptions.of(option_values)
 
     async def use(place: SeriesPlace) -> int:
-        from asterism.cli.screen import print_lines
         from asterism.cli.series.series_views import changes_table
+        from asterism.cli.tables import print_lines
 
         changes = await place.history(name, limit)
         if options.as_json:

@@ -11,7 +11,6 @@ from asterism.base.durations import format_age
 from asterism.base.status_colours import BOLD, DIM, tone
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
-from asterism.cli.screen import Cell, Column, TimedTable, table_of
 from asterism.cli.series.series_context import (
     UNREADABLE_HINT,
     SeriesView,
@@ -20,6 +19,7 @@ from asterism.cli.series.series_context import (
     describe_queue,
     state_of,
 )
+from asterism.cli.tables import Cell, Column, TimedTable, table_of
 from asterism.core.series.machine import Series
 from asterism.series.register import why_not_promoted
 

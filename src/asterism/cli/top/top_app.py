@@ -29,7 +29,7 @@ from asterism.base.clock import Looks
 from asterism.base.loop_thread import LastingLoop
 from asterism.base.text import clean
 from asterism.cli.cli_context import open_system, out_of_reach
-from asterism.cli.screen import Column, table
+from asterism.cli.tables import Column, table
 from asterism.cli.top.top_views import (
     EMPTY,
     NOTICES,
