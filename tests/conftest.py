@@ -50,6 +50,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(10_000)  # by default it is 700: Hypothesis and the loop watchdog are called at each collection
 
 
 @pytest.fixture(scope="session", autouse=True)

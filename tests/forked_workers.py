@@ -180,7 +180,8 @@ class _Workers:
 
 
 def _parts(items: list[pytest.Item], workers: int) -> Iterator[list[int]]:
-    """The numbers of the tests in parts: consecutive tests of one file, and a slow test alone."""
+    """The numbers of the tests in parts: consecutive tests of one file, and a slow test alone, unless its file says
+    ``slow(together=True)``."""
     first = 0
     while first < len(items):
         most = min(_LARGEST_PART, max(1, (len(items) - first) // (8 * workers)))
@@ -188,11 +189,16 @@ def _parts(items: list[pytest.Item], workers: int) -> Iterator[list[int]]:
         while (
             last < min(first + most, len(items))
             and items[last].path == items[first].path
-            and items[first].get_closest_marker("slow") is None
+            and not _is_alone(items[first])
         ):
             last += 1
         yield list(range(first, last))
         first = last
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    slow = item.get_closest_marker("slow")
+    return slow is not None and not slow.kwargs.get("together")
 
 
 # -- in a worker -------------------------------------------------------------------------------------------------------

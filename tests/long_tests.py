@@ -20,7 +20,8 @@ If a few rows of a table are enough in ``make test``, they come first: ``paramet
 ``-m long`` alone, as in ``.ci/run``, imports only the files that have such tests.
 
 A test that takes many seconds also in ``make test`` has the marker ``slow``: it starts before the others, so that no
-worker is busy with it when all others have finished.
+worker is busy with it when all others have finished. With ``slow(together=True)`` as the ``pytestmark`` of a file, one
+worker runs all its tests: its fixtures take longer than they do.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import pytest
 MARKERS = (
     "long: takes long; `make test` leaves it out, `make test-long` runs it",
     "hunt(few, many): call the test with `seeds`, the first `few`; in `make test-long` with those up to `many`",
-    "slow: takes many seconds; starts before the other tests",
+    "slow(together=False): takes many seconds; starts before the other tests, and `together` with those of its file",
 )
 
 

@@ -130,6 +130,17 @@ class Stall:
         return f"{self.step} kept its event loop busy for {self.seconds * 1000:.0f} ms\n{self.where}"
 
 
+class _Reading(NamedTuple):
+    """When the processor time of a thread was read, what it was, and the steal time of that moment."""
+
+    at: float
+    spent: float
+    stolen: float
+
+
+_NEVER = (0.0, 0.0)
+
+
 class Watchdog:
     """Measures every step of every loop of this process between ``start`` and ``stop``."""
 
@@ -140,7 +151,7 @@ class Watchdog:
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
-        self._read: dict[int, tuple[float, float]] = {}  # by thread: when its processor time was read; what it was
+        self._read: dict[int, _Reading] = {}  # by thread
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="loop watchdog", daemon=True)
@@ -148,12 +159,7 @@ class Watchdog:
         self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run
 
     def start(self) -> None:
-        watchdog, step = self, self._step
-
-        def watched(handle: asyncio.Handle) -> None:
-            watchdog._watch(handle, step)
-
-        asyncio.Handle._run = watched  # type: ignore[method-assign, assignment]
+        asyncio.Handle._run = self._watched(self._step)  # type: ignore[method-assign, assignment]
         gc.callbacks.append(self._collector)
         self._sampler.start()
 
@@ -163,28 +169,34 @@ class Watchdog:
         self._over.set()
         self._sampler.join()
 
-    def _watch(self, handle: asyncio.Handle, step: Callable[[asyncio.Handle], None]) -> None:
-        thread = threading.get_ident()
-        outer, self._now[thread] = self._now.get(thread), handle
-        callback = handle._callback  # type: ignore[attr-defined]  # afterwards the handle may have none
-        collected = self._collected(thread)
-        began = time.monotonic()
-        stolen = self._recent_steal(began)
-        read = self._read.get(thread)
-        if read is None or began - read[0] > READ_EVERY:
-            read = self._read[thread] = (began, time.thread_time())
-        try:
-            step(handle)
-        finally:
-            if outer is None:
-                del self._now[thread]
-            else:
-                self._now[thread] = outer
-            if time.monotonic() - began > self.limit:
-                spent = time.thread_time() - read[1] - (began - read[0])
-                if spent > self.limit:
-                    spent -= self._collected(thread) - collected + self._stolen() - stolen
-                    self._judge(handle, _name(callback), spent, thread)
+    def _watched(self, step: Callable[[asyncio.Handle], None]) -> Callable[[asyncio.Handle], None]:
+        """A step that is measured. Millions of steps go through it, so it calls nothing of ours while all is well."""
+        own, monotonic, limit = threading.get_ident, time.monotonic, self.limit
+        steps, reads, collecting = self._now, self._read, self._collecting
+
+        def watched(handle: asyncio.Handle) -> None:
+            thread = own()
+            outer, steps[thread] = steps.get(thread), handle
+            callback = handle._callback  # type: ignore[attr-defined]  # afterwards the handle may have none
+            collected = collecting.get(thread, _NEVER)[1]
+            began = monotonic()
+            read = reads.get(thread)
+            if read is None or began - read.at > READ_EVERY:
+                read = reads[thread] = _Reading(began, time.thread_time(), self._recent_steal(began))
+            try:
+                step(handle)
+            finally:
+                if outer is None:
+                    del steps[thread]
+                else:
+                    steps[thread] = outer
+                if monotonic() - began > limit:
+                    spent = time.thread_time() - read.spent - (began - read.at)
+                    if spent > limit:
+                        spent -= collecting.get(thread, _NEVER)[1] - collected + self._stolen() - read.stolen
+                        self._judge(handle, _name(callback), spent, thread)
+
+        return watched
 
     def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
         sample = self._samples.get(thread)
@@ -202,12 +214,9 @@ class Watchdog:
             self._counted = (now, self._stolen())
         return self._counted[1]
 
-    def _collected(self, thread: int) -> float:
-        return self._collecting.get(thread, (0.0, 0.0))[1]
-
     def _collector(self, phase: str, info: dict[str, int]) -> None:
         thread, now = threading.get_ident(), time.thread_time()
-        began, total = self._collecting.get(thread, (0.0, 0.0))
+        began, total = self._collecting.get(thread, _NEVER)
         self._collecting[thread] = (now, total) if phase == "start" else (began, total + now - began)
 
     def _sample(self) -> None:

@@ -3,7 +3,7 @@
 =========  ============================  ===========================================================
 profile    examples                      used by
 =========  ============================  ===========================================================
-quick      an eighth, the same each run  ``make test``: no test passes or fails by luck
+quick      few, the same each run        ``make test``: no test passes or fails by luck
 random     all, new ones each run        ``make test-long``, which prints their seed
 =========  ============================  ===========================================================
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings, strategies
 from hypothesis.internal.conjecture import providers
 
 _FEWEST = 10
@@ -32,7 +32,7 @@ providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With the profile ``quick``, let each test try an eighth of its examples."""
+    """With the profile ``quick``, let each test try a sixteenth of its examples."""
     if settings.get_current_profile_name() != "quick":
         return
     tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
@@ -45,5 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             function._hypothesis_internal_use_settings = _fewer(function._hypothesis_internal_use_settings)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Look up which characters UTF-8 has before the workers are forked: in a fresh checkout that takes seconds of
+    processor time, in each of them."""
+    if any(isinstance(item, pytest.Function) and is_hypothesis_test(item.obj) for item in session.items):
+        strategies.characters(codec="utf-8").validate()
+
+
 def _fewer(options: settings) -> settings:
-    return settings(options, max_examples=min(options.max_examples, max(_FEWEST, options.max_examples // 8)))
+    return settings(options, max_examples=min(options.max_examples, max(_FEWEST, options.max_examples // 16)))

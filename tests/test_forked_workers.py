@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.forked_workers import _parts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,3 +91,15 @@ def test_the_first_failure_ends_all_if_that_is_asked_for(tmp_path: Path) -> None
     output = pytest_in_workers(tmp_path, "-x")
     assert "stopping after 1 failures" in output, output
     assert re.search(r"1 failed, \d{1,2} passed in", output), "what was handed out is still run"
+
+
+def test_a_slow_test_is_a_part_of_its_own_unless_its_file_stays_together() -> None:
+    def items(file: str, *marks: pytest.Mark) -> list[Any]:
+        marker = {mark.name: mark for mark in marks}.get
+        return [SimpleNamespace(path=file, get_closest_marker=marker) for _ in range(3)]
+
+    slow, together = pytest.mark.slow.mark, pytest.mark.slow(together=True).mark
+    every = [*items("a", slow), *items("b", together), *items("c"), *items("d", slow) * 20]
+    parts = list(_parts(every, 1))
+    assert parts[:5] == [[0], [1], [2], [3, 4, 5], [6, 7, 8]]
+    assert all(len(part) == 1 for part in parts[5:])

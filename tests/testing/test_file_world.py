@@ -43,12 +43,13 @@ def references_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kept_files, "manifests", earlier)
 
 
-@pytest.mark.parametrize("ablation", [no_pins, no_times, references_first])
-def test_a_missing_safeguard_is_noticed(ablation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ablation", "first"), [(no_pins, 0), (no_times, 14), (references_first, 2)])
+def test_a_missing_safeguard_is_noticed(ablation: Any, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``first`` is the seed of the first world: not far below the first that shows it."""
     ablation(monkeypatch)
 
     def look() -> None:
-        for seed in range(ABLATED):
+        for seed in range(first, first + ABLATED):
             simulate(seed, world=FileWorld)
 
     with pytest.raises(Violation, match=r"the end of a run was acknowledged, and .* it was removed there"):

@@ -91,11 +91,11 @@ def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ablation", "first"),
     [
-        (no_fencing, 17),
-        (no_self_fencing, 17),
+        (no_fencing, 103),
+        (no_self_fencing, 27),
         (heartbeats_by_the_clock_of_the_device, 0),
         (a_deputy_that_has_observed_nothing, 95),
-        (what_a_sick_machine_cannot_do_has_failed, 13),
+        (what_a_sick_machine_cannot_do_has_failed, 32),
         (stories_that_go_backwards, 27),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -53,7 +53,7 @@ def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ablation", "first"),
-    [(no_fencing, 3), (repeated_steps_are_not_recognised, 54), (a_result_counts_for_any_epoch, 3)],
+    [(no_fencing, 45), (repeated_steps_are_not_recognised, 54), (a_result_counts_for_any_epoch, 118)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_missing_safeguard_of_the_gateway_is_noticed(

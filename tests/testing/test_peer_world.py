@@ -131,7 +131,7 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
     ("words", "first"),
     [
         pytest.param("records long after", 2, marks=pytest.mark.long),
-        ("was closed as forgotten, and it is open", 0),
+        ("was closed as forgotten, and it is open", 24),
     ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(

@@ -56,7 +56,7 @@ def no_rewinding(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ablation", "words", "first"),
-    [(no_key, "times", 0), (no_revision, "times", 0), (no_rewinding, "decided about no tick", 43)],
+    [(no_key, "times", 0), (no_revision, "times", 0), (no_rewinding, "decided about no tick", 57)],
     ids=["no_key", "no_revision", "no_rewinding"],
 )
 def test_a_missing_safeguard_is_noticed(
