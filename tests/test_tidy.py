@@ -83,7 +83,14 @@ def parsed(source: str) -> ast.Module:
 
 @lru_cache(maxsize=1)
 def nodes(source: str) -> list[ast.AST]:
-    return list(ast.walk(parsed(source)))
+    """All nodes if a string of the source may name a module. Otherwise its statements: no rule reads the expressions."""
+    if re.search(r"""["']asterism\.""", source):
+        return list(ast.walk(parsed(source)))
+    statements: list[ast.AST] = [parsed(source)]
+    for node in statements:  # it grows
+        inside = ast.iter_child_nodes(node)
+        statements += (part for part in inside if isinstance(part, ast.stmt | ast.excepthandler | ast.match_case))
+    return statements
 
 
 def room_of(module: str) -> str:
