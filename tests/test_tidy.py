@@ -83,7 +83,7 @@ def parsed(source: str) -> ast.Module:
 
 @lru_cache(maxsize=1)
 def nodes(source: str) -> list[ast.AST]:
-    """All nodes if a string of the source may name a module. Otherwise its statements: no rule reads the expressions."""
+    """All nodes if a string of the source may name a module, otherwise the statements: no rule reads expressions."""
     if re.search(r"""["']asterism\.""", source):
         return list(ast.walk(parsed(source)))
     statements: list[ast.AST] = [parsed(source)]

@@ -8,7 +8,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from asterism.peers.invitations import parse_invitation
 from tests.cli.command_scenes import Scene, until
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
+from tests.forked_commands import ForkedProgram
 from tests.long_tests import rest_long
 from tests.process_scenes import PATIENCE
 
@@ -61,12 +61,12 @@ def house(tmp_path: Path) -> House:
 @contextmanager
 def doomed(scene: Scene, point: tuple[Any, ...], *words: str) -> Iterator[subprocess.Popen[str]]:
     script = KILLED.format(point=point)
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *words],
+    process = ForkedProgram(
+        script,
+        *words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, **scene.env},
     )
     try:

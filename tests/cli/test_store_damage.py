@@ -14,7 +14,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from asterism.store.sqlite import connection
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import StoreCorrupt
 from tests.cli.command_scenes import Scene
+from tests.forked_commands import ForkedProgram
 from tests.long_tests import rest_long
 
 PAGE = 4096
@@ -74,6 +74,14 @@ asyncio.run(main())
 """
 
 
+def died_after(program: str, *words: str) -> str:
+    """What a program said that kills itself."""
+    with ForkedProgram(program, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL, errors
+    return said
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Its process was killed: what it committed is in the log."""
@@ -83,10 +91,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     plan.write_text("asterism: 1\nid: nightly\ntasks:\n  a: {shell: 'true'}\n  b: {shell: 'true', after: a}\n")
     scene.ok("run", str(plan), "--store", scene.url)
     scene.device("laptop")
-    child = subprocess.run(
-        [sys.executable, "-c", FILL_AND_DIE, scene.url], capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr
+    died_after(FILL_AND_DIE, scene.url)
     assert log_of(scene.file).stat().st_size > 20 * PAGE
     return scene
 
@@ -332,13 +337,11 @@ def test_after_the_index_is_removed_the_readable_rest_is_used(killed: Scene, the
 def test_an_index_from_before_a_power_cut_is_not_believed(tmp_path: Path) -> None:
     """The log is synced with every commit and the index never: it may be of a time before the log began anew."""
     scene = Scene(tmp_path)
-    child = [sys.executable, "-c", GROW_AND_DIE, scene.url, str(tmp_path / "old-index")]
-    died = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE)
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    said = died_after(GROW_AND_DIE, scene.url, str(tmp_path / "old-index"))
     shutil.copy(tmp_path / "old-index", index_of(scene.file))
     register = scene.ask(lambda fleet: fleet.store.register("x"))
     assert register is not None
-    assert register.value["number"] == int(died.stdout)
+    assert register.value["number"] == int(said)
 
 
 def test_without_the_check_of_the_log_commits_are_lost_in_silence(

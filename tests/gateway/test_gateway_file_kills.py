@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from asterism.base.content_store import ContentFolder
 from asterism.fleet.fleet import Fleet
 from asterism.gateway import device_storage, gateway_content
 from asterism.gateway.gateway_transport import HttpTransport
+from tests.forked_commands import ForkedProgram
 from tests.gateway.test_gateway_files import CONTENT, NAME, PART, Relay, chunks, granted, joined
 
 SERVER = """
@@ -70,19 +69,18 @@ def small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+def process(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A process that is killed at the end at the latest."""
-    command = [sys.executable, "-c", *words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as started:
+    with ForkedProgram(program, *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         try:
             yield started
         finally:
             started.kill()
 
 
-async def line(started: subprocess.Popen[bytes]) -> str:
+async def line(started: subprocess.Popen[str]) -> str:
     assert started.stdout is not None
-    return (await asyncio.to_thread(started.stdout.readline)).decode().strip()
+    return (await asyncio.to_thread(started.stdout.readline)).strip()
 
 
 class Scene:

@@ -12,6 +12,7 @@ import pytest
 from asterism import Constellation, Task
 from asterism.report.layout import fresh
 from asterism.server.plan_layouts import COLUMN, ROW, layout_json
+from tests.long_tests import rest_long
 from tests.page.browser_scenes import DESKTOP, PHONE, chromium, needs_chromium, opened, serious_findings
 from tests.page.plan_server import PlanScene, served
 from tests.page.sized_scenes import large_scene, middle_scene, small_scene
@@ -85,7 +86,7 @@ def holes(boxes: list[Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", rest_long(range(24), 8))
 def test_no_boxes_overlap_and_what_is_collapsed_leaves_no_hole(page: Any, seed: int) -> None:
     plan = random_plan(seed)
     size = (DESKTOP, PHONE)[seed % 2]

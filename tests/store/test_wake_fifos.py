@@ -7,7 +7,6 @@ import contextlib
 import os
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +20,7 @@ from asterism.store.sqlite import group_commit, wake_fifos
 from asterism.store.sqlite.store import SqliteStore
 from asterism.store.sqlite.wake_fifos import WakeFifos
 from asterism.testing.store_conformance.sample_records import a_run
+from tests.forked_commands import ForkedProgram
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
 
@@ -269,8 +269,7 @@ asyncio.run(main())
 @contextmanager
 def watching_process(store: Path) -> Iterator[None]:
     """A process that watches a store, and is killed at the end of the block."""
-    words = [sys.executable, "-c", KILLED, str(store)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with ForkedProgram(KILLED, str(store), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "watching\n"

@@ -17,7 +17,7 @@ ABLATED = 20
 """The seed below which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=4, many=100)
+@pytest.mark.hunt(few=2, many=100)
 def test_no_file_of_a_completed_run_is_lost_and_no_other_one_stays(seeds: range) -> None:
     assert sum(len(simulate(seed, world=FileWorld).content.kept) for seed in seeds) > len(seeds)
 

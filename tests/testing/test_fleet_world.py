@@ -31,7 +31,7 @@ ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=6, many=80)
+@pytest.mark.hunt(few=3, many=80)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed)

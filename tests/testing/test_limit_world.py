@@ -17,7 +17,7 @@ ABLATED = 10
 """The seed below which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=4, many=60)
+@pytest.mark.hunt(few=2, many=60)
 def test_no_limit_is_exceeded_and_none_is_held_by_the_dead(seeds: range) -> None:
     assert sum(simulate(seed, world=LimitWorld).acquisitions for seed in seeds) > 4 * len(seeds)
 

@@ -7,8 +7,6 @@ import asyncio
 import os
 import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from asterism.core.run.run import PROCESSING, REASSIGNING, TERMINAL, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from tests.forked_commands import ForkedProgram
 from tests.process_scenes import PATIENCE, soon
 
 HEARTBEAT, LEASE = 4.0, 10.0
@@ -84,7 +83,7 @@ def run_of_a_frozen_agent(tmp_path: Path, before: str = "") -> Run:
     fifo, flag = tmp_path / "alive", tmp_path / "freeze"
     os.mkfifo(fifo)
     url = f"sqlite:///{tmp_path}/fleet.db"
-    device = subprocess.Popen([sys.executable, "-c", before + DEVICE, url, str(flag), str(HEARTBEAT)])
+    device = ForkedProgram(before + DEVICE, url, str(flag), str(HEARTBEAT))
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         run_id = asyncio.run(begun(url, fifo))

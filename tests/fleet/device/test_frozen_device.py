@@ -6,8 +6,6 @@ import asyncio
 import os
 import select
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from asterism.core.run.run import PROCESSING
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from tests.forked_commands import ForkedProgram
 from tests.process_scenes import soon
 
 DEVICE = """
@@ -51,7 +50,7 @@ def command_ends(tmp_path: Path, device_program: str, patience: float) -> bool:
     os.mkfifo(fifo)
     url = f"sqlite:///{tmp_path}/fleet.db"
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    device = subprocess.Popen([sys.executable, "-c", device_program, url], env=environment)
+    device = ForkedProgram(device_program, url, env=environment)
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         asyncio.run(hold_a_run(url, fifo))

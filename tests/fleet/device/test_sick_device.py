@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from tests.forked_commands import ForkedProgram
 from tests.process_scenes import PATIENCE
 
 RUNS = 40
@@ -65,11 +66,11 @@ circuit_breaker.MAX_QUICK_FAILURES = 10**9
 
 @contextlib.contextmanager
 def device(url: str, name: str, happens: str, before: str = "") -> Iterator[None]:
-    command = [sys.executable, "-c", before + DEVICE, url, name, happens]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = ForkedProgram(before + DEVICE, url, name, happens, **streams)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == f"{name}\n".encode()
+        assert process.stdout.readline() == f"{name}\n"
         yield
     finally:
         process.kill()
