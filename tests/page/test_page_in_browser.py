@@ -523,6 +523,28 @@ def test_live_output_goes_on(browser: Any) -> None:
         assert page.get_by_role("log").inner_text().count("collected 312 items") == 1
 
 
+def test_a_cycle_of_an_editor_does_not_wait_for_a_person(browser: Any) -> None:
+    """Unless its editor waits for one, or the cycle has no editor."""
+    scene = release_scene()
+    scene.approvals, scene.budget = [], None
+    badges = {
+        ("repair", ""): None,
+        ("repair", "the budget is spent"): "1 waiting for a person",
+        (None, ""): "1 waiting",
+    }
+    with served(scene) as url:
+        for (editor, on_hold), badge in badges.items():
+            scene.cycles[0].update(claimed_by=editor, on_hold=on_hold)
+            with opened(browser, url, "#/plans/release/graph") as page:
+                review = page.locator(".plan-bar .review")
+                if badge is None:
+                    expect(review).to_have_text("repair reviews docs")
+                    expect(page.locator(".plan-bar .attention")).to_have_count(0)
+                else:
+                    expect(page.locator(".plan-bar .attention")).to_contain_text(badge)
+                    expect(review).to_have_count(0)
+
+
 def test_script_in_any_text_is_inert(browser: Any) -> None:
     scene = release_scene()
     for name in ("lint", "test-2"):

@@ -101,14 +101,23 @@ function PlanPage({ name }) {
   </main>`;
 }
 
+function reviewText(cycles) {
+  const editors = [...new Set(cycles.map((one) => one.claimed_by))].join(", ");
+  const tasks = cycles.flatMap((one) => one.tasks);
+  return `${editors} reviews ${tasks.slice(0, 2).join(", ") || "the plan"}${tasks.length > 2 ? " …" : ""}`;
+}
+
 function PlanBar({ state, view, edit }) {
   const act = (what) => async () => { await post(["plans", state.name, what]); await state.reload(); };
   const ended = ENDED_STATES.has(view.state);
   const failed = (view.counts?.failed ?? 0) + (view.counts?.cancelled ?? 0);
-  const open = (view.approvals ?? []).length + (view.cycles ?? []).filter((one) => !one.closed_at).length;
+  const cycles = (view.cycles ?? []).filter((one) => !one.closed_at);
+  const reviewed = cycles.filter((one) => one.claimed_by && !one.on_hold); // an editor works on these
+  const open = (view.approvals ?? []).length + cycles.length - reviewed.length;
   return html`<div class="plan-bar"><${Status} status=${view.paused ? "paused" : view.state} text=${view.paused ? "paused" : view.state_text ?? words(view.state)} />
     <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
     ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
+    ${reviewed.length > 0 && state.version === null && html`<a class="review" href=${addressOf(["plans", state.name, "edits"])}>${reviewText(reviewed)}</a>`}
     <span class="spring"></span>
     ${state.version === null && html`${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
       ${!ended && html`<${Action} operation="cancel_plan" kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
