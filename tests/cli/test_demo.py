@@ -64,7 +64,7 @@ def test_a_model_edits_the_demonstration(tmp_path: Path) -> None:
         done = demo(tmp_path, "openai-chat:gpt-5", **server.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert "edit by openai-chat:gpt-5 applied: add task 'mend'" in done.stdout
+    assert "edit by openai-chat:gpt-5 applied (as the goal says): add task 'mend'" in done.stdout
     assert "State                repaired\n" in done.stdout
     calls = len(server.questions)
     assert 1 <= calls <= 2  # ends that come together share a call

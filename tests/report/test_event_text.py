@@ -56,6 +56,9 @@ def test_edits() -> None:
     assert edit("edit_applied", author="repair", edits=("add task 'a'", "remove task 'b'")) == (
         "edit by repair applied: add task 'a'; remove task 'b'"
     )
+    assert edit("edit_applied", author="repair", reason="no disk", edits=("add task 'a'",)) == (
+        "edit by repair applied (no disk): add task 'a'"
+    )
     violation = Violation(0, "unknown_task", "there is no task 'x' in the plan")
     assert edit("edit_rejected", author="repair", violations=(violation,)) == (
         "edit by repair rejected: there is no task 'x' in the plan"

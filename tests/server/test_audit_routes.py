@@ -52,7 +52,10 @@ async def test_who_was_refused_what_is_recorded() -> None:
             dry = {"edits": [], "dry_run": True}
             await client.post(f"{API}/plans/release/edits", json=dry)
         unknown, forbidden = await audited(scene, target="release")
-        assert (forbidden["outcome"], forbidden["detail"]) == ("refused", "this needs the scope operate")
+        assert (forbidden["outcome"], forbidden["detail"]) == (
+            "refused",
+            "this needs the scope operate; ann has observe",
+        )
         assert (unknown["outcome"], unknown["reason"]) == ("refused", "old")
 
 

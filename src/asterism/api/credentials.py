@@ -90,7 +90,8 @@ class Credential(Record, key="id", sparse=("revoked_at", "page_sha256")):
         """Raise ScopeMissing if it does not allow what needs this; ``names`` of the request stand there in braces."""
         need = needs.format(**names)
         if not self.allows(need):
-            raise ScopeMissing(f"this needs the scope {shown_need(need)}")
+            has = ", ".join(sorted(self.scopes))
+            raise ScopeMissing(f"this needs the scope {shown_need(need)}; {self.name} has {has}")
 
     def has_page_key(self, key: str) -> bool:
         """Whether this is the session of a page that has this key."""

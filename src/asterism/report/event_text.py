@@ -70,7 +70,8 @@ def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
 
 def _applied(event: EditEvent, plan: Constellation) -> str:
     edits = event.edits if len(event.edits) <= MOST_EDITS else (*event.edits[:MOST_EDITS], _more(event.edits))
-    return f"edit by {event.author or 'unknown'} applied: {'; '.join(edits)}"
+    why = f" ({event.reason})" if event.reason else ""
+    return f"edit by {event.author or 'unknown'} applied{why}: {'; '.join(edits)}"
 
 
 def _more(edits: Sequence[str]) -> str:
