@@ -1,4 +1,4 @@
-"""The same pipeline for Asterism (``pipeline.yaml``) and for Prefect (``prefect_pipeline.py``), as a user starts it.
+"""The same pipeline for Asterism and for Prefect, from ``examples/moved/prefect``, as a user starts it.
 
 A list that is known at run time, a shell command for each element that writes a file, a task that counts the rows of
 all files, and an alarm. Each is a process of its own, from its start to its end, with the store of a run before: what
@@ -22,8 +22,8 @@ from statistics import median
 from bench.durable.peers.prefect_steps import DURABLE
 from bench.peers import prefect_peer
 
-HERE = Path(__file__).parent
-SOURCES = {"Asterism": HERE / "pipeline.yaml", "Prefect": HERE / "prefect_pipeline.py"}
+EXAMPLES = Path(__file__).parents[2] / "examples" / "moved" / "prefect"
+SOURCES = {"Asterism": EXAMPLES / "sales.yaml", "Prefect": EXAMPLES / "sales_flow.py"}
 
 HEAD = """# Benchmarks: pipelines
 
@@ -117,7 +117,7 @@ def page(figures: Mapping[str, Figures], sizes: Sizes | None = None) -> str:
             "",
             "A list that is known at run time, a shell command with retries and a timeout for each element, which",
             "writes a file, a task that counts the rows of all files, and an alarm if there is no report:",
-            "[for Asterism](../bench/pipelines/pipeline.yaml), [for Prefect](../bench/pipelines/prefect_pipeline.py).",
+            "[for Asterism and for Prefect](how-to/from-prefect.md).",
             "",
             f"Prefect {version('prefect')} persists results and states. No server of it runs before, so the command",
             "starts one on SQLite, whose database is there already. Asterism stores the plan in a SQLite file that is",

@@ -1,13 +1,20 @@
-"""Job 23: the Airflow DAG, the GitHub workflow and the Makefile in examples/moved, rewritten."""
+"""Job 23: the pipelines of other tools in examples/moved, and the plan files that replace them.
+
+The originals run beside the plans, and the results are compared, if their tool is at hand: a shell, xargs and make
+always, GNU parallel if it is installed. Of the DAG of Airflow, the flow of Prefect and the workflow of GitHub, only the
+syntax is checked, and the names of the tasks; ``bench/pipelines`` runs the flow.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.cli_scenes import heard, read_until
 from tests.jobs.desk import ROOT, Desk
@@ -46,6 +53,14 @@ def test_23_a_dag_of_airflow(desk: Desk, examples: Path) -> None:
     assert "cleanup completed" in said
 
 
+def test_23_the_names_of_a_dag_of_airflow_are_those_of_the_plan(examples: Path) -> None:
+    """Airflow is not installed."""
+    dag = ast.parse((examples / "airflow/sales_dag.py").read_text())
+    words = [word for node in ast.walk(dag) if isinstance(node, ast.Call) for word in node.keywords]
+    names = {word.value.value for word in words if word.arg == "task_id" and isinstance(word.value, ast.Constant)}
+    assert names == set(yaml.safe_load((examples / "airflow/sales.yaml").read_text())["tasks"])
+
+
 def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-c", "user.name=ann", "-c", "user.email=ann@localhost", *words], cwd=folder, check=True)
 
@@ -73,10 +88,26 @@ def test_23_a_workflow_of_github(desk: Desk, examples: Path) -> None:
     assert "publish cancelled" in said
 
 
+def test_23_the_jobs_of_a_workflow_of_github_are_those_of_the_plan(examples: Path) -> None:
+    """GitHub alone can run it."""
+    workflow = yaml.safe_load((examples / "github-actions/release.yml").read_text())
+    plan = yaml.safe_load((examples / "github-actions/release.yaml").read_text())
+    assert set(plan["tasks"]) == {*workflow["jobs"], "checkout"}
+    assert plan["tasks"]["test"]["matrix"] == workflow["jobs"]["test"]["strategy"]["matrix"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_23_a_makefile(desk: Desk, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has changed is made again."""
     monkeypatch.chdir(examples / "make")
+    subprocess.run(["make"], check=True, capture_output=True)
+    made = contents(examples / "make/build")
+    shutil.rmtree(examples / "make/build")
     first = desk.sh("run site.yaml --plain")
+    assert contents(examples / "make/build") == made
     assert "unchanged" not in first
     assert (examples / "make/build/index.html").read_text() == (
         "<h1>Stars</h1>\n<p>Vega</p>\n<h1>Stars</h1>\n<p>Deneb</p>\n"
@@ -86,6 +117,76 @@ def test_23_a_makefile(desk: Desk, examples: Path, monkeypatch: pytest.MonkeyPat
     assert again.count("is unchanged") == 1
     assert "page[pages/lyra.txt] is unchanged" in again
     assert "Albireo" in (examples / "make/build/index.html").read_text()
+
+
+def test_23_a_night_of_cron(desk: Desk, examples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same backups, at the same time; and what the script leaves undone when a database cannot be read."""
+    folder = examples / "cron"
+    monkeypatch.chdir(folder)
+    old = folder / "backups/orders-2026-11-01.gz"
+
+    def an_old_copy() -> None:
+        old.parent.mkdir()
+        old.touch()
+        os.utime(old, (0, 0))
+
+    an_old_copy()
+    subprocess.run(["sh", "backup.sh", "2026-11-17"], check=True)
+    packed = contents(folder / "backups")
+    assert packed.keys() == {"orders-2026-11-17.gz", "users-2026-11-17.gz"}
+    shutil.rmtree(folder / "backups")
+    an_old_copy()
+    desk.sh("run backup.yaml --tick 2026-11-17")
+    assert contents(folder / "backups") == packed
+
+    *variables, line = [line for line in (folder / "crontab").read_text().splitlines() if not line.startswith("#")]
+    zone = dict(variable.split("=") for variable in variables)["CRON_TZ"]
+    desk.sh("store init")
+    desk.sh(f"schedule add backup --cron '{' '.join(line.split()[:5])}' --timezone {zone} --plan backup.yaml")
+    assert desk.sh("schedule next backup -n 1").split()[1:3] == ["03:15:00", "CET"]
+
+    orders = (folder / "orders.db").rename(folder / "away.db")
+    assert subprocess.run(["sh", "backup.sh", "2026-11-18"], check=False, stderr=subprocess.DEVNULL).returncode == 1
+    assert not (folder / "backups/users-2026-11-18.gz").exists()
+    plan = folder / "backup.yaml"
+    plan.write_text(plan.read_text().replace("backoff: 1m", "backoff: 10ms"))
+    said = desk.sh("run backup.yaml --tick 2026-11-18 --id night --plain", code=2)
+    assert "no backup of 2026-11-18" in said
+    assert (folder / "backups/users-2026-11-18.gz").exists()
+    orders.rename(folder / "orders.db")
+    said = desk.sh("plan retry night --plain")
+    assert "pack[orders] started" in said
+    assert "pack[users] started" not in said
+
+
+@pytest.mark.parametrize("original", ["with-xargs.sh", "with-parallel.sh"])
+def test_23_a_command_for_each_line(desk: Desk, examples: Path, monkeypatch: pytest.MonkeyPatch, original: str) -> None:
+    folder = examples / "parallel"
+    monkeypatch.chdir(folder)
+    subprocess.run(["sh", "-n", original], check=True)
+    if original == "with-parallel.sh" and shutil.which("parallel") is None:
+        return  # not installed: only its syntax is checked
+    said = subprocess.run(["sh", original], check=True, capture_output=True, text=True).stdout
+    small = contents(folder / "small")
+    assert small["castle.txt"] == b"castle as "
+    shutil.rmtree(folder / "small")
+    assert desk.sh("run pictures.yaml --result count").strip() == said.strip() == "3"
+    assert contents(folder / "small") == small
+
+
+def test_23_a_flow_of_prefect(desk: Desk, examples: Path) -> None:
+    """An alarm in both, if an element fails."""
+    compile((examples / "prefect/sales_flow.py").read_text(), "sales_flow.py", "exec")
+    plan = examples / "prefect/sales.yaml"
+    assert desk.sh(f"run {plan} --set shops=3 --id day --result report") == "3\n"
+    desk.sh("plan get day report report -o out")
+    assert (desk.folder / "out/report.txt").read_text() == "3\n"
+    broken = plan.with_name("broken.yaml")
+    broken.write_text(
+        plan.read_text().replace("retries: 2", "retries: 0").replace("shell: echo", "shell: exit 3; echo")
+    )
+    said = desk.sh(f"run {broken} --set shops=3 --plain", code=2)
+    assert "no report of 2026-11-17" in said
 
 
 def test_23_one_release_at_a_time(desk: Desk) -> None:
