@@ -6,14 +6,20 @@ import csv
 import io
 import os
 import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
+import pytest
+
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import pids_in
 from tests.cli.server_thread import server_thread
 from tests.cli.stored_plan_scenes import Trace
 from tests.jobs.desk import ROOT, Desk
-from tests.process_scenes import ended, soon
+from tests.process_scenes import PATIENCE, ended, gone, soon
 
-JOBS = 60
 FILM = """\
 tasks:
   render:
@@ -29,25 +35,28 @@ tasks:
 """
 
 
-def test_04_many_shell_jobs_on_three_machines_and_only_the_failed_ones_again(desk: Desk) -> None:
-    """The first lines of examples/shell-jobs, by the commands of its README."""
+@pytest.mark.parametrize("jobs", [60, pytest.param(500, marks=pytest.mark.long)])
+def test_04_many_shell_jobs_on_three_machines_and_only_the_failed_ones_again(desk: Desk, jobs: int) -> None:
+    """The lines of examples/shell-jobs, by the commands of its README; the first ones in ``make test``."""
     lines = (ROOT / "examples/shell-jobs/jobs.txt").read_text().splitlines()
     assert len(lines) == 500
-    desk.write("jobs.txt", "".join(f"{line}\n" for line in lines[:JOBS]))
+    desk.write("jobs.txt", "".join(f"{line}\n" for line in lines[:jobs]))
+    failing = [f"{n:03}" for n in range(7, jobs, 50)]
     desk.sh("workflow add line --argv 'sh -c {line}'")
     with desk.beside(*(f"device join {name} --slots 2" for name in ("ant", "bee", "cat"))):
         desk.sh("runs create line --each jobs.txt --as line --batch nightly --label '{line}'")
         assert "Follow them with: asterism batch wait nightly" in desk.said
         said = desk.sh("batch wait nightly", code=1)
-        assert "100 % of 60 runs: 58 completed, 2 failed" in said
-        assert "missing/057.txt" in said
-        for n in ("007", "057"):
+        assert f"100 % of {jobs} runs: {jobs - len(failing)} completed, {len(failing)} failed" in said
+        for n in failing:
+            assert f"missing/{n}.txt" in said
             desk.write(f"missing/{n}.txt", f"picture {n}\n")
-        assert desk.sh("batch retry nightly --failed") == "2 runs retried.\n"
-        assert "100 % of 60 runs: 60 completed" in desk.sh("batch wait nightly")
+        assert desk.sh("batch retry nightly --failed") == f"{len(failing)} runs retried.\n"
+        assert f"100 % of {jobs} runs: {jobs} completed" in desk.sh("batch wait nightly")
     rows = list(csv.DictReader(io.StringIO(desk.sh("batch results nightly --csv"))))
     assert {row["device"] for row in rows} <= {"ant", "bee", "cat"}
-    assert {row["output"].splitlines()[-1] for row in rows} == {f"picture {n:03} is small" for n in range(1, JOBS + 1)}
+    expected = [f"picture {n:03} is small" for n in range(1, jobs + 1)]
+    assert sorted(row["output"].splitlines()[-1] for row in rows) == expected  # each once
 
 
 def test_07_files_between_tasks_on_different_machines(desk: Desk) -> None:
@@ -77,9 +86,10 @@ def test_09_and_10_pause_kill_resume_and_cancel_a_plan_of_another_process(desk: 
     assert (code, trace.lines()) == (0, ["one", "two", "three"])
     assert "nightly ended: completed" in said
     with desk.process(*trace.words[:-1], "--id", "again", "--plain") as process:
-        trace.pids.read_text()
+        pids = pids_in(trace.pids)
         desk.sh("plan cancel again --reason 'wrong day'")
         assert ended(process)[0] == 130
+        assert gone(pids)
     assert "cancelled" in desk.sh("plan list --name again")
     assert "wrong day" in desk.sh("plan story again")
 
@@ -101,10 +111,40 @@ def test_13_a_machine_joins_with_an_invitation_and_is_revoked(desk: Desk) -> Non
     assert desk.json("runs", "show", later)["status"] == "created"
 
 
+TRACED = """\
+import contextlib
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from asterism.cli.main import commands
+
+spans, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(spans))
+trace.set_tracer_provider(provider)
+with contextlib.suppress(SystemExit):
+    commands(["run", "hello.yaml", "--id", "hello", "--plain", "--result", "hello"])
+[trace_id] = {span.context.trace_id for span in spans.get_finished_spans()}
+print(sorted(span.name for span in spans.get_finished_spans() if span.name.split()[0] in ("plan", "task")))
+print(format(trace_id, "032x"))
+"""
+
+
 def test_15_metrics_and_traces(desk: Desk) -> None:
-    desk.write("hello.yaml", "tasks:\n  hello: {shell: echo hello}\n")
-    desk.sh("run hello.yaml --id hello --plain")
-    metrics = desk.sh("fleet metrics")
+    """A scrape over HTTP, and one trace of the plan, its task and the command."""
+    desk.write("hello.yaml", "tasks:\n  hello: {shell: echo $TRACEPARENT}\n")
+    command = [sys.executable, "-c", TRACED]
+    done = subprocess.run(command, env={**os.environ, **desk.env}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *_, parent, names, trace_id = done.stdout.splitlines()
+    assert names == "['plan hello', 'task hello']"
+    assert parent.split("-")[1] == trace_id
+    with desk.process("monitor", "hub", "--listen", "127.0.0.1:0") as monitor:
+        [*_, line] = heard(monitor, "metrics at ")
+        with urllib.request.urlopen(line.split("metrics at ")[1].strip(), timeout=PATIENCE) as answer:
+            metrics = answer.read().decode()
     assert metrics.rstrip().endswith("# EOF")
     assert 'asterism_plans{state="completed"} 1' in metrics
 

@@ -138,7 +138,9 @@ def test_18_a_model_repairs_a_plan(desk: Desk) -> None:
         said = desk.sh(f"run plan.yaml --store {desk.url} --plain {model}", **server.environment)
     assert "repaired" in said
     assert "the same" in said
-    assert "1 of 9 calls" in desk.sh("plan budget logs") or "9 calls" in desk.said
+    budget = desk.sh("plan budget logs")
+    assert "Budget of plan 'logs': $2.00, 9 calls" in budget
+    assert ", 1 call," in budget
 
 
 async def test_19_a_client_of_mcp_plans_watches_and_edits(desk: Desk) -> None:

@@ -97,7 +97,7 @@ def test_08_secrets_are_not_shown(desk: Desk) -> None:
         "upload.yaml",
         """\
 tasks:
-  upload: {shell: 'echo "using $TOKEN"; test "${#TOKEN}" -eq 13', env: {TOKEN: {secret: UPLOAD_TOKEN}}}
+  upload: {shell: 'echo "using $TOKEN" >&2; test "${#TOKEN}" -eq 13', env: {TOKEN: {secret: UPLOAD_TOKEN}}}
 """,
     )
     desk.sh("check upload.yaml")
@@ -106,3 +106,7 @@ tasks:
     seen = said + desk.sh("plan logs upload upload") + desk.sh("plan show upload --json")
     assert "using [secret]" in seen
     assert "a-long-secret" not in seen
+    files = [path for path in desk.folder.rglob("*") if path.is_file()]
+    # a result is data, which is not masked; what it prints on standard error is text
+    assert any(b"using [secret]" in path.read_bytes() for path in files)
+    assert not [path for path in files if b"a-long-secret" in path.read_bytes()]
