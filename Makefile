@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer nginx github-schema acp-examples local-model modules reference repin clean
+.PHONY: help demo test test-changed test-long lint types races sim chaos failover failover-patroni bench bench-env series-million coverage chromium pgbouncer nginx github-schema acp-examples local-model modules reference pictures repin clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,9 @@ modules: .venv/.test ## Write docs/reference/modules.md, the list of all modules
 
 reference: .venv/.test ## Write the tables of commands, endpoints and MCP tools into their pages
 	.venv/bin/python -m tests.docs.operation_tables
+
+pictures: .venv/.test ## Make the pictures of the README from a real run, with Chromium and tmux
+	.venv/bin/python -m tests.docs.pictures
 
 github-schema: .venv/.test ## Fetch GitHub's description of its API with npm, which tests hold the local GitHub against
 	.venv/bin/python -m tests.series.github.github_openapi

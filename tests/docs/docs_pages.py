@@ -11,6 +11,7 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``console``                    lines with ``$`` are commands; the lines below one are what it prints
 ``yaml file=plan.yaml``        a plan: ``asterism run`` below it shows its results, which are compared
 ``yaml file=… no-run``         a plan that cannot run here, or must not
+``… example=moved/cron/…``     the end of that file of examples, which other tests run
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
@@ -22,8 +23,9 @@ others (``git``, ``cd``) are not looked at.
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
 the command printed. A command that ends in ``< FILE`` reads that file, and one that ends in ``> FILE`` writes its
-output there. A command that ends in ``&``, also after ``< FILE``, is left running: the page continues when it has
-printed the expected text. At the end of the page it gets SIGTERM and has to exit with 0.
+output there. ``cat FILE`` waits until the file has what the page shows. A command that ends in ``&``, also after
+``< FILE``, is left running: the page continues when it has printed the expected text. At the end of the page it gets
+SIGTERM and has to exit with 0.
 
 Three things differ from the page. Programs that test machines may lack are replaced by those in ``stand_ins``. A page
 that names the server ``DATABASE`` gets a real server. A page that listens at ``PLACE`` gets a free port instead.
@@ -57,6 +59,7 @@ if __name__ == "__main__":  # readers do not have this folder: only the tests th
     del sys.path[0]
 
 from tests.forked_commands import ForkedCommand, Server  # noqa: E402
+from tests.process_scenes import soon  # noqa: E402
 
 DATABASE = "postgresql://asterism@db.example.org/fleet"
 PLACE = "127.0.0.1:7420"
@@ -223,6 +226,8 @@ class Page:
             elif program == "touch":
                 for name in arguments:
                     Path(name).touch()
+            elif program == "cat" and command.expected:
+                self._file(Path(arguments[0]), command)
             elif program == "asterism":
                 self._command([program, *arguments], command, code)
             elif program in ("python", "python3") and (arguments[0].endswith(".py") or arguments[0] == "-m"):
@@ -248,6 +253,14 @@ class Page:
             Path(into).write_text(printed, encoding="utf-8")
         if command.expected.strip():
             self._compare(command.line, command.expected, printed)
+
+    def _file(self, path: Path, command: Command) -> None:
+        """Goes on when the file has what the page says: another process may still write it."""
+        try:
+            soon(lambda: path.exists() and _matches(command.expected, path.read_text("utf-8")))
+        except AssertionError:
+            written = path.read_text("utf-8") if path.exists() else "nothing"
+            self._fail(command.line, f"the page says\n{command.expected}\nand {path} has\n{written}")
 
     # -- what is left running ----------------------------------------------------------------------------------------
 

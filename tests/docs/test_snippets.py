@@ -16,6 +16,7 @@ import pytest
 
 from asterism.cli import main
 from asterism.planfile.loader import examine
+from tests import process_scenes
 from tests.docs import docs_pages
 from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 from tests.forked_commands import ForkedCommand, shared_server
@@ -25,7 +26,7 @@ LONG = (
     *("write-a-store.md", "durable-constellations.md"),  # a conformance suite; processes one after the other
     *("backup-and-retention.md", "fleet-on-postgresql.md", "mcp.md", "peers.md", "runs.md", "schedules.md"),
     *("plan-files.md", "server.md", "simulate-a-fleet.md"),
-    *("devices-over-https.md", "logs.md", "metrics.md", "models.md", "series.md", "tutorial.md"),
+    *("devices-over-https.md", "logs.md", "metrics.md", "models.md", "series.md", "team-in-an-hour.md", "tutorial.md"),
 )
 """Pages that take seconds: ``make test-long`` runs them."""
 LIMIT = 900
@@ -110,6 +111,29 @@ def test_no_plan_uses_a_variable_that_nothing_sets(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert not list(broken_links(page))
+
+
+def test_an_example_on_a_page_is_the_file_that_the_tests_run() -> None:
+    """``example=moved/cron/backup.yaml``: that file of examples, without the comment at its top."""
+    shown = {}
+    for page in PAGES:
+        for block in blocks(page.read_text("utf-8")):
+            if name := block.options.get("example"):
+                shown[name] = f"{name_of(page)}:{block.line}"
+                text = (ROOT / "examples" / name).read_text("utf-8")
+                top = text.removesuffix(block.text)
+                assert top != text, f"{shown[name]} is not {name}"
+                assert all(line.startswith(("#", '"""')) for line in top.splitlines() if line), shown[name]
+    moved = {f"moved/{path.parent.name}/{path.name}" for path in (ROOT / "examples/moved").glob("*/*.yaml")}
+    assert moved <= shown.keys()
+
+
+def test_every_picture_is_there_and_small() -> None:
+    shown = {
+        page.parent / name for page in PAGES for name in re.findall(r'src(?:set)?="([^"]+)"', page.read_text("utf-8"))
+    }
+    assert shown == set((ROOT / "docs/pictures").iterdir())
+    assert max(picture.stat().st_size for picture in shown) < 150_000
 
 
 def commands_named(page: Path) -> Iterator[list[str]]:
@@ -263,6 +287,15 @@ def test_a_variable_holds_for_the_rest_of_the_page(tmp_path: Path, monkeypatch: 
     run_page(show + text, tmp_path, monkeypatch)
     with pytest.raises(SystemExit, match="the page says"):
         run_page(show + text.replace("one one two", "one two"), tmp_path, monkeypatch)
+
+
+def test_a_file_that_another_process_writes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = "```python file=late.py\nimport os\n\nif not os.fork():\n    open('a.txt', 'w').write('done')\n```\n"
+    text = late + "```console\n$ python late.py\n$ cat a.txt\n{}\n```\n"
+    run_page(text.format("done"), tmp_path, monkeypatch)
+    monkeypatch.setattr(process_scenes, "PATIENCE", 0.0)
+    with pytest.raises(SystemExit, match=r"a\.txt has"):
+        run_page(text.format("never"), tmp_path, monkeypatch)
 
 
 LASTING = """```python file=lasting.py
