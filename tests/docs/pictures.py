@@ -1,7 +1,7 @@
 """Makes the pictures of the README, ``make pictures``: a plan that an editor repairs, on the page and in the terminal.
 
-``asterism run --serve`` runs in a terminal of tmux. The tasks and the editor wait for files of this script, so that
-both pictures show the same moment of each run: a failed test is repaired, and the editor thinks about something else.
+``asterism run --serve`` runs in a terminal of tmux. Its tasks and its editor wait, so that both pictures show the
+same moment of each run: a failed test is repaired, and the editor thinks about something else.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ asterism: 1
 id: release
 tasks:
   fetch: {shell: echo 41 files, device: laptop}
-  compile: {shell: echo 41 files compiled, after: fetch, device: {needs: [compile]}}
+  compile: {shell: 'until [ -e reviewed ]; do sleep 0.1; done; echo 41 files compiled', after: fetch, device: {needs: [compile]}}
   find-tex: {shell: echo no TeX here, after: fetch, device: laptop}
   lint: {shell: echo no remarks, after: compile, device: {needs: [compile]}}
   test-angles: {shell: echo 12 tests passed, after: compile, device: {needs: [compile]}}
   test-median: {shell: 'echo "median(1, 2, 3, 10) is 3" >&2; exit 1', after: compile, device: {needs: [compile]}}
   fuzz: {shell: 'echo 5,000 cases; read go < end', after: compile, device: laptop}
-  docs-html: {shell: echo 12 pages, after: fetch, device: laptop}
+  docs-html: {shell: echo 12 pages, after: compile, device: laptop}
   docs-pdf: {shell: pdftex docs, after: [docs-html, find-tex]}
   package: {shell: pack, after: [lint, test-angles, test-median], device: {needs: [compile]}}
   sign: {shell: sign, after: package, device: {needs: [sign]}}
@@ -62,7 +62,8 @@ from asterism import EditBatch, Task, edits
 async def repair(view, events):
     ended = [event.task_id for event in events]
     if "find-tex" in ended:
-        while not Path("decide").exists():
+        Path("reviewed").touch()
+        while True:
             await asyncio.sleep(0.1)
     if "test-median" not in ended:
         return None
