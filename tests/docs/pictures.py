@@ -39,7 +39,10 @@ asterism: 1
 id: release
 tasks:
   fetch: {shell: echo 41 files, device: laptop}
-  compile: {shell: 'until [ -e reviewed ]; do sleep 0.1; done; echo 41 files compiled', after: fetch, device: {needs: [compile]}}
+  compile:
+    shell: until [ -e reviewed ]; do sleep 0.1; done; echo 41 files compiled
+    after: fetch
+    device: {needs: [compile]}
   find-tex: {shell: echo no TeX here, after: fetch, device: laptop}
   lint: {shell: echo no remarks, after: compile, device: {needs: [compile]}}
   test-angles: {shell: echo 12 tests passed, after: compile, device: {needs: [compile]}}
