@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from asterism.api.client_errors import ApiError
+from asterism.api.system import System
+from asterism.cli.plan.plan_watch import origin_of
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.session import ENDED
 from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.durable.stored_plans import unreadable_plans
 from asterism.fleet.fleet import Fleet
+from asterism.report.result_report import PlanOrigin
 from asterism.store.protocol import PutRegister, PutSession, Register
 from asterism.store.store_errors import StoreBusy
 from tests.cli.cli_scenes import read_until, write
@@ -382,6 +388,45 @@ def test_resuming_an_ended_plan_returns_its_exit_code(scene: Scene, build: str, 
     assert (raw.exit_code, raw.stdout) == (code, "" if code else "1\n")
     told = scene.json("plan", "standby", "nightly", code=code)
     assert (told["state"], told["exit_code"]) == (state, code)
+
+
+def test_a_report_compares_a_plan_with_earlier_plans_of_its_file(scene: Scene) -> None:
+    """Those of another file, and later ones, are not named."""
+    file = scene.folder / "backup.yaml"
+    file.write_text("asterism: 1\nparams: {day: monday, api_token: abc}\ntasks:\n  a: {shell: echo 1}\n", "utf-8")
+    other = scene.folder / "other.yaml"
+    other.write_text("asterism: 1\ntasks:\n  a: {shell: echo 1}\n", "utf-8")
+    for words in ((file, "--id", "first"), (other, "--id", "foreign"), (file, "--id", "second")):
+        scene.ok("run", *map(str, words), "--store", scene.url)
+    words = ("--id", "third", "--set", "day=sunday", "--store", scene.url, "--report", "third.html")
+    scene.ok("run", str(file), *words)
+    page = (scene.folder / "third.html").read_text("utf-8")
+    table = page.split('id="earlier-runs"')[1].split("</section>")[0]
+    assert re.findall(r'<th scope="row">(\w+)</th>', table) == ["second", "first"], "the newest first"
+    assert "the median of 2 earlier runs that completed" in page
+    assert "from backup.yaml" in page
+    assert "<dt>day</dt><dd>sunday</dd>" in page
+    assert "<dt>api_token</dt><dd>[secret]</dd>" in page
+    scene.ok("plan", "watch", "second", "--report", "second.html")
+    table = (scene.folder / "second.html").read_text("utf-8").split('id="earlier-runs"')[1].split("</section>")[0]
+    assert re.findall(r'<th scope="row">(\w+)</th>', table) == ["first"]
+
+
+@pytest.mark.parametrize("problem", ["scope-missing", "internal-error"])
+async def test_who_may_read_one_plan_alone_has_a_report_without_earlier_plans(problem: str) -> None:
+    class OnePlan:
+        async def show_plan(self, name: str, *, tasks: bool) -> Any:
+            return SimpleNamespace(file="backup.yaml", created_at=1.0, params={"day": "monday"})
+
+        async def list_plans(self, **conditions: Any) -> Any:
+            raise ApiError(403, problem, "this needs the scope read")
+
+    asked = origin_of(cast(System, OnePlan()), "nightly")
+    if problem != "scope-missing":
+        with pytest.raises(ApiError):
+            await asked
+        return
+    assert await asked == PlanOrigin("backup.yaml", {"day": "monday"}, [])
 
 
 def test_one_that_is_resumed_goes_by_the_critical_path_if_there_are_estimates(scene: Scene) -> None:

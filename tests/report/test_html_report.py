@@ -14,6 +14,7 @@ from asterism.report import (
     CycleBar,
     DrawnEdge,
     DrawnTask,
+    EarlierRun,
     EditRow,
     ExecutionBar,
     Hold,
@@ -296,3 +297,59 @@ def test_the_axis_has_few_round_ticks(span: float, last: str) -> None:
     step = tick_step(span, 8)
     assert 3 <= span / step <= 8
     assert tick(int(span / step + 1e-9) * step, step) == last
+
+
+def earlier(*times: float | None, state: str = "completed") -> tuple[EarlierRun, ...]:
+    return tuple(
+        EarlierRun(f"nightly-{place}", state, 100.0, None if took is None else 100.0 + took)
+        for place, took in enumerate(times)
+    )
+
+
+def test_the_page_begins_with_what_failed_and_with_what_the_plan_was_started() -> None:
+    page = report(replace(RUN, file="nightly.yaml", params=(("day", "2026-11-19"),), earlier=earlier(8.0)))
+    sections = re.findall(r"<section id=\"([a-z-]+)\"", page)
+    assert sections[:4] == ["failures", "parameters", "earlier-runs", "graph"]
+    assert sections[-1] == "figures"
+    assert re.findall(r"<a href=\"#([a-z-]+)\">", page.split("</nav>")[0]) == sections, "each section has its link"
+    assert "from nightly.yaml" in page
+    assert "<dt>day</dt><dd>2026-11-19</dd>" in page
+
+
+def test_a_report_without_failures_parameters_and_earlier_runs_has_no_empty_sections() -> None:
+    sections = re.findall(r"<section id=\"([a-z-]+)\"", report(NOTHING))
+    assert sections == ["graph", "timeline", "tasks", "edits", "output", "stories", "figures"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "sentence"),
+    [
+        (earlier(4.0), ", 6.0 s longer than the earlier run that completed (4.0 s)"),
+        (earlier(12.0, 14.0, 13.0), ", 3.0 s shorter than the median of 3 earlier runs that completed (13.0 s)"),
+        (earlier(9.8), ", about as long as the earlier run that completed (9.8 s)"),
+        (earlier(4.0, state="repaired"), ", 6.0 s longer than the earlier run that completed (4.0 s)"),
+        (earlier(4.0, state="failed"), ""),
+        (earlier(None), ""),
+        ((), ""),
+    ],
+)
+def test_the_duration_is_compared_with_earlier_runs_that_completed(runs: tuple[EarlierRun, ...], sentence: str) -> None:
+    page = report(replace(RUN, earlier=runs))
+    assert f"after 10.0 s{sentence}</p>" in page
+
+
+def test_earlier_runs_have_state_begin_and_duration() -> None:
+    page = report(replace(RUN, earlier=(*earlier(61.0, state="failed"), EarlierRun("new", "executing", None, None))))
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page.split('id="earlier-runs"')[1].split("</section>")[0])
+    cells = [re.sub(r"(<[^>]+>)+", "|", row).strip("|") for row in rows]
+    assert cells == ["nightly-0|failed|1 January 1970, 00:01:40 UTC|1 min 01 s", "new|executing"]
+
+
+def test_on_a_narrow_screen_each_cell_of_a_task_has_the_name_of_its_column() -> None:
+    """The names were given by place, and were wrong for a fleet, whose tasks have one more column."""
+    for waited in (None, 3.0):
+        page = report(replace(RUN, tasks=tuple(replace(row, waited=waited) for row in RUN.tasks)))
+        table = page.split('id="tasks"')[1].split("</section>")[0]
+        heads = re.findall(r"<button type=\"button\">(\w+)</button>", table)
+        first = re.findall(r"<tr data-name.*?</tr>", table)[0]
+        assert ["Task", *re.findall(r"data-label=\"(\w+)\"", first)] == heads

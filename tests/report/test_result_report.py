@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
 from asterism.core.history import Entry
 from asterism.report import Report
-from asterism.report.result_report import Recording, execution_bars, report_of, write_report
+from asterism.report.result_report import PlanOrigin, Recording, execution_bars, report_of, write_report
 from asterism.report.result_summary import failure_reasons, figures, result_json, summary_lines
 from asterism.testing.virtual_time import SimLoop
 
@@ -311,3 +313,31 @@ def test_a_hundred_reasons_are_cut() -> None:
     told = failure_reasons(result)
     assert len(told) == 21
     assert told[-1] == "and 80 more"
+
+
+async def send(token: str) -> None:
+    """Uses a secret."""
+
+
+def test_parameters_are_in_the_report_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret in the value of a parameter is masked, and so is a parameter that its name calls a secret."""
+    monkeypatch.setenv("MAIL_TOKEN", "hunter2hunter2")
+    plan = Constellation("release")
+    plan.add(Task("mail", call=send, inputs={"token": {"secret": "MAIL_TOKEN"}}))
+    result, _ = simulated(plan, [LocalDevice("laptop")])
+    params = {
+        "day": "2026-11-19",
+        "count": 3,
+        "places": ["a", "b"],
+        "url": "https://x/hunter2hunter2",
+        "db_password": "x",
+    }
+    report = report_of(result, origin=PlanOrigin("nightly.yaml", params))
+    assert report.file == "nightly.yaml"
+    assert report.params == (
+        ("day", "2026-11-19"),
+        ("count", "3"),
+        ("places", '["a", "b"]'),
+        ("url", "https://x/[secret]"),
+        ("db_password", "[secret]"),
+    )

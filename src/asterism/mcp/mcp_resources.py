@@ -30,7 +30,7 @@ from asterism.models.device_aliases import DeviceAliases, fleet_aliases
 from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
 from asterism.report.log_text import failed_tasks
-from asterism.report.result_report import report_of
+from asterism.report.result_report import PlanOrigin, report_of
 from asterism.store.protocol import PLANS
 
 PREFIX = "asterism://plans/"
@@ -81,8 +81,11 @@ async def _report(system: LocalSystem, name: str, aliases: DeviceAliases) -> str
         plan.ended_at = system.fleet.store.clock()
     result = Result(plan, list(lock.cycles.values()), None, lock.policy)
     logs = await logs_of_tasks(system.fleet, plan.id, failed_tasks(result))
+    origin = PlanOrigin(
+        stored.record.head.file, stored.record.head.params
+    )  # who may read this plan may not list others
     return await asyncio.to_thread(
-        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ())), aliases))
+        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ()), origin), aliases))
     )
 
 

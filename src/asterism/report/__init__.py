@@ -34,6 +34,7 @@ from asterism.report.mermaid import mermaid
 from asterism.report.picture import DrawnEdge, DrawnTask, Picture, picture
 from asterism.report.report_data import (
     CycleBar,
+    EarlierRun,
     EditRow,
     ExecutionBar,
     Hold,
@@ -46,6 +47,7 @@ from asterism.report.terminal import terminal
 
 if TYPE_CHECKING:
     from asterism.report.event_text import sentence as sentence
+    from asterism.report.result_report import PlanOrigin as PlanOrigin
     from asterism.report.result_report import Recording as Recording
     from asterism.report.result_report import report_of as report_of
     from asterism.report.result_report import write_report as write_report
@@ -57,10 +59,12 @@ __all__ = [
     "CycleBar",
     "DrawnEdge",
     "DrawnTask",
+    "EarlierRun",
     "EditRow",
     "ExecutionBar",
     "Hold",
     "Picture",
+    "PlanOrigin",
     "Recording",
     "Report",
     "StoryLine",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from statistics import median
 from string import Template
 from typing import TypeVar
 
@@ -29,39 +30,57 @@ def report(data: Report) -> str:
     # Should escaping ever fail, the browser still runs nothing but this one script and loads nothing at all.
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    sections = [failures(data), graph(data), time(data), tasks(data), edits(data), output(data), stories(data)]
-    sections.append(figures(data))
+    sections = {name: content for name, make in SECTIONS.items() if (content := make(data))}
     return Template(beside("report.html")).substitute(
         policy=policy,
         title=markup(data.title),
         styles=beside("colours.css") + beside("report.css"),
-        header=_header(data),
-        sections="".join(sections),
+        header=_header(data, sections),
+        sections="".join(_section(name, content) for name, content in sections.items()),
         script=script,
     )
 
 
-def _header(data: Report) -> str:
+def _header(data: Report, names: Iterable[str]) -> str:
     took = format_duration(data.ended_at - data.started_at)
-    links = "".join(
-        f'<a href="#{name.lower()}">{name}</a>'
-        for name in ("Graph", "Timeline", "Tasks", "Edits", "Output", "Stories", "Figures")
-    )
+    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in names)
     counts = Counter(row.status for row in data.tasks)
     counted = ", ".join(f"{number:,} {markup(status)}" for status, number in counts.items())
     devices = ", ".join(
         markup(name) for name in list(dict.fromkeys(bar.device for bar in data.executions))[:MOST_DEVICES]
     )
-    at = datetime.fromtimestamp(data.started_at, UTC)
-    began = f"{at.day} {at:%B %Y, %H:%M:%S} UTC"
-    facts = [f"Began {began}", counted, f"on {devices}" if devices else ""]
+    facts = [f"Began {_date(data.started_at)}", counted, f"on {devices}" if devices else ""]
+    facts.append(f"from {markup(data.file)}" if data.file else "")
     return (
         f'<header><p class="kind">Report of a plan</p><h1>{markup(data.title)}</h1>'
-        f'<p class="end">{pill(data.state)} after {took}</p><p class="end">{" · ".join(filter(None, facts))}</p>'
+        f'<p class="end">{pill(data.state)} after {took}{_compared(data)}</p>'
+        f'<p class="end">{" · ".join(filter(None, facts))}</p>'
         f'<nav aria-label="Sections">{links}</nav></header>'
     )
 
 
+def _compared(data: Report) -> str:
+    """How the duration compares with that of earlier plans of the file that completed."""
+    times = [run.took for run in data.earlier if run.state in COMPLETED and run.took is not None]
+    if not times:
+        return ""
+    usual = median(times)
+    more = data.ended_at - data.started_at - usual
+    than = f"{format_duration(abs(more))} {'longer' if more > 0 else 'shorter'} than"
+    if abs(more) < ABOUT_THE_SAME * usual:
+        than = "about as long as"
+    what = "the earlier run" if len(times) == 1 else f"the median of {len(times)} earlier runs"
+    return f", {than} {what} that completed ({format_duration(usual)})"
+
+
+def _date(seconds: float) -> str:
+    at = datetime.fromtimestamp(seconds, UTC)
+    return f"{at.day} {at:%B %Y, %H:%M:%S} UTC"
+
+
+COMPLETED = ("completed", "repaired")
+ABOUT_THE_SAME = 0.05
+"""A difference of durations below this share of the usual one is not named."""
 MOST_DRAWN = 300
 MOST_FAILURES = 20
 MOST_DEVICES = 8
@@ -89,7 +108,7 @@ def failures(data: Report) -> str:
     if len(never) > MOST_FAILURES:
         names += f" and {len(never) - MOST_FAILURES:,} more"
     cancelled = f'<p class="remark">{plural(len(never), "task")} cancelled: {names}.</p>' if never else ""
-    return _section("Failures", f'<ol class="edits">{items}</ol>{rest}{cancelled}')
+    return f'<ol class="edits">{items}</ol>{rest}{cancelled}'
 
 
 def _failure(row: TaskRow, story: int | None) -> str:
@@ -103,19 +122,38 @@ def _failure(row: TaskRow, story: int | None) -> str:
     )
 
 
+def parameters(data: Report) -> str:
+    """The parameters that the plan was started with."""
+    rows = "".join(f"<div><dt>{markup(name)}</dt><dd>{markup(value)}</dd></div>" for name, value in data.params)
+    return f'<dl class="params">{rows}</dl>' if rows else ""
+
+
+def earlier_runs(data: Report) -> str:
+    """The last plans of the same file, the newest first."""
+    rows = "".join(
+        f'<tr><th scope="row">{markup(run.name)}</th><td data-label="State">{pill(run.state)}</td>'
+        f'<td data-label="Began">{"" if run.started_at is None else _date(run.started_at)}</td>'
+        f'<td data-label="Duration" class="number">{_at(run.took, 0.0)}</td></tr>'
+        for run in data.earlier
+    )
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("Plan", "State", "Began", "Duration"))
+    sheet = f'<div class="sheet" {_scroller("Earlier runs")}>'
+    return f"{sheet}<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>" if rows else ""
+
+
 def figures(data: Report) -> str:
     """Each figure with its name, for those who compare schedules."""
     if not data.figures:
-        return _section("Figures", '<p class="none">There are no figures.</p>')
+        return '<p class="none">There are no figures.</p>'
     named = [(markup(name), markup(value)) for name, value in data.figures]
     cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in named)
-    return _section("Figures", f'<dl class="figures">{cards}</dl>')
+    return f'<dl class="figures">{cards}</dl>'
 
 
 def graph(data: Report) -> str:
     """The plan as it was at the end."""
     if not data.picture.tasks:
-        return _section("Graph", '<p class="none">The plan has no tasks.</p>')
+        return '<p class="none">The plan has no tasks.</p>'
     picture = _first_tasks(data.picture)
     remark = ""
     if len(picture.tasks) < len(data.picture.tasks):
@@ -124,7 +162,7 @@ def graph(data: Report) -> str:
             f" {plural(len(data.picture.tasks), 'task')}, in the order of their dependencies."
             " The lists below have the others.</p>"
         )
-    return _section("Graph", f'{remark}<div class="sheet graph" {_scroller("Graph")}>{svg(picture)}</div>')
+    return f'{remark}<div class="sheet graph" {_scroller("Graph")}>{svg(picture)}</div>'
 
 
 def _first_tasks(picture: Picture) -> Picture:
@@ -139,11 +177,11 @@ def _first_tasks(picture: Picture) -> Picture:
 def time(data: Report) -> str:
     """The timeline of executions, edit cycles and holds."""
     if not (data.executions or data.cycles or data.holds):
-        return _section("Timeline", '<p class="none">Nothing was executed.</p>')
+        return '<p class="none">Nothing was executed.</p>'
     executions, remark = _first(data.executions, "execution")
     drawn = replace(data, executions=executions, cycles=data.cycles[:MOST_ROWS], holds=data.holds[:MOST_ROWS])
     sheet = f'<div class="sheet" {_scroller("Timeline")}>{timeline(drawn)}</div>'
-    return _section("Timeline", f"{remark}{sheet}{_timeline_legend(drawn)}")
+    return f"{remark}{sheet}{_timeline_legend(drawn)}"
 
 
 def _timeline_legend(data: Report) -> str:
@@ -161,19 +199,18 @@ def _timeline_legend(data: Report) -> str:
 def tasks(data: Report) -> str:
     """One row for each task."""
     if not data.tasks:
-        return _section("Tasks", '<p class="none">The plan has no tasks.</p>')
+        return '<p class="none">The plan has no tasks.</p>'
     shown, remark = _first(data.tasks, "task")
     story_of = {task: place for place, (task, _) in enumerate(data.stories[:MOST_ROWS])}
     fleet = any(row.waited is not None for row in data.tasks)
     names = [name for name in COLUMNS if fleet or name != "Waited"]
     heads = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in names)
     rows = "".join(_task_row(row, data.started_at, story_of.get(row.id), fleet) for row in shown)
-    return _section(
-        "Tasks",
+    return (
         '<p class="filter"><label>Find a task'
         ' <input type="search" autocomplete="off" spellcheck="false"></label></p>'
         f'{remark}<div class="sheet" {_scroller("Tasks")}>'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>",
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -184,18 +221,21 @@ def _task_row(row: TaskRow, since: float, story: int | None, fleet: bool) -> str
     started = "" if row.start is None else f"{row.start - since:.6f}"
     took = None if row.start is None or row.end is None else row.end - row.start
     cells = [
-        f'<th scope="row">{link}</th><td>{pill(row.status)}</td><td>{markup(row.device)}</td>',
-        f'<td class="number">{row.attempts}</td>',
-        *([_seconds_cell(row.waited)] if fleet else []),
-        f'<td class="number" data-sort="{started}">{_at(row.start, since)}</td>',
-        _seconds_cell(took),
-        f'<td class="long">{markup(row.reason)}</td><td class="long">{_code(row.value)}</td>',
+        f'<th scope="row">{link}</th>',
+        f'<td data-label="Status">{pill(row.status)}</td><td data-label="Device">{markup(row.device)}</td>',
+        f'<td data-label="Attempts" class="number">{row.attempts}</td>',
+        *([_seconds_cell("Waited", row.waited)] if fleet else []),
+        f'<td data-label="Started" class="number" data-sort="{started}">{_at(row.start, since)}</td>',
+        _seconds_cell("Duration", took),
+        f'<td data-label="Reason" class="long">{markup(row.reason)}</td>',
+        f'<td data-label="Result" class="long">{_code(row.value)}</td>',
     ]
     return f'<tr data-name="{name}">{"".join(cells)}</tr>'
 
 
-def _seconds_cell(seconds: float | None) -> str:
-    return f'<td class="number" data-sort="{"" if seconds is None else f"{seconds:.6f}"}">{_at(seconds, 0.0)}</td>'
+def _seconds_cell(name: str, seconds: float | None) -> str:
+    key = "" if seconds is None else f"{seconds:.6f}"
+    return f'<td data-label="{name}" class="number" data-sort="{key}">{_at(seconds, 0.0)}</td>'
 
 
 def _at(at: float | None, since: float) -> str:
@@ -209,10 +249,10 @@ def _code(text: str) -> str:
 def edits(data: Report) -> str:
     """What the editors answered, in the order of the answers."""
     if not data.edits:
-        return _section("Edits", '<p class="none">The plan was not edited.</p>')
+        return '<p class="none">The plan was not edited.</p>'
     shown, remark = _first(data.edits, "edit")
     answers = "".join(_edit(row, data.started_at) for row in shown)
-    return _section("Edits", f'{remark}<ol class="edits">{answers}</ol>')
+    return f'{remark}<ol class="edits">{answers}</ol>'
 
 
 def _edit(row: EditRow, since: float) -> str:
@@ -232,13 +272,13 @@ def _list(kind: str, lines: Sequence[str]) -> str:
 def output(data: Report) -> str:
     """What the tasks printed; that of failed tasks is open at first."""
     if not data.output:
-        return _section("Output", '<p class="none">No task printed anything.</p>')
+        return '<p class="none">No task printed anything.</p>'
     shown, remark = _first(data.output, "attempt")
     if data.output_left_out:
         remark += f'<p class="remark">The output of {plural(data.output_left_out, "attempt")} is left out.</p>'
     status_of = {row.id: row.status for row in data.tasks}
     items = "".join(_printed(row, status_of.get(row.task, "")) for row in shown)
-    return _section("Output", f'{remark}<div class="stories">{items}</div>')
+    return f'{remark}<div class="stories">{items}</div>'
 
 
 def _printed(row: OutputRow, status: str) -> str:
@@ -259,14 +299,14 @@ def _printed(row: OutputRow, status: str) -> str:
 def stories(data: Report) -> str:
     """The story of each task, with reasons; collapsed at first."""
     if not data.stories:
-        return _section("Stories", '<p class="none">There are no stories.</p>')
+        return '<p class="none">There are no stories.</p>'
     shown, remark = _first(data.stories, "story")
     status_of = {row.id: row.status for row in data.tasks}
     items = "".join(
         _story(place, task, status_of.get(task, ""), story, data.started_at)
         for place, (task, story) in enumerate(shown)
     )
-    return _section("Stories", f'{remark}<div class="stories">{items}</div>')
+    return f'{remark}<div class="stories">{items}</div>'
 
 
 def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since: float) -> str:
@@ -288,10 +328,31 @@ def _traceback(text: str) -> str:
     return "<pre>" + "\n".join(map(markup, text.splitlines())) + "</pre>"
 
 
+SECTIONS: dict[str, Callable[[Report], str]] = {
+    "Failures": failures,
+    "Parameters": parameters,
+    "Earlier runs": earlier_runs,
+    "Graph": graph,
+    "Timeline": time,
+    "Tasks": tasks,
+    "Edits": edits,
+    "Output": output,
+    "Stories": stories,
+    "Figures": figures,
+}
+"""In the order in which a person asks: what failed and why, with what, how it was before; figures for experts last. A
+section without content is left out."""
+
+
 def _section(name: str, content: str) -> str:
-    return f'<section id="{name.lower()}" aria-labelledby="{name.lower()}-name">' + (
-        f'<h2 id="{name.lower()}-name">{name}</h2>{content}</section>'
+    anchor = _anchor(name)
+    return (
+        f'<section id="{anchor}" aria-labelledby="{anchor}-name"><h2 id="{anchor}-name">{name}</h2>{content}</section>'
     )
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
 
 
 def _scroller(name: str) -> str:

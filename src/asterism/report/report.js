@@ -47,7 +47,7 @@ document.addEventListener("click", (event) => {
 });
 
 // Find: hides the rows and stories of the tasks that do not match.
-const rows = [...document.querySelectorAll("tbody tr")];
+const rows = [...document.querySelectorAll("#tasks tbody tr")];
 document.querySelector(".filter input")?.addEventListener("input", (event) => {
   const wanted = event.target.value.trim().toLowerCase();
   for (const element of [...rows, ...stories]) element.hidden = !element.dataset.name.toLowerCase().includes(wanted);
@@ -55,7 +55,7 @@ document.querySelector(".filter input")?.addEventListener("input", (event) => {
 
 // Sort: by the column whose head is pressed, numbers as numbers, what is empty last.
 const order = new Intl.Collator(undefined, { numeric: true });
-for (const head of document.querySelectorAll("thead th")) {
+for (const head of document.querySelectorAll("#tasks thead th")) {
   head.querySelector("button").addEventListener("click", () => {
     const down = head.getAttribute("aria-sort") === "ascending";
     for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
@@ -63,6 +63,6 @@ for (const head of document.querySelectorAll("thead th")) {
     const key = (row) => row.cells[head.cellIndex].dataset.sort ?? row.cells[head.cellIndex].textContent;
     const keyed = rows.map((row) => [key(row), row]);
     keyed.sort(([a], [b]) => (!a - !b) || (down ? order.compare(b, a) : order.compare(a, b)));
-    document.querySelector("tbody").append(...keyed.map(([, row]) => row));
+    document.querySelector("#tasks tbody").append(...keyed.map(([, row]) => row));
   });
 }

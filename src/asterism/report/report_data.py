@@ -93,9 +93,26 @@ class OutputRow:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """An earlier plan of the same plan file. It has no `ended_at` while it goes on, and no `started_at` before it
+    begins."""
+
+    name: str
+    state: str
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def took(self) -> float | None:
+        return None if self.started_at is None or self.ended_at is None else self.ended_at - self.started_at
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories. `output` has
-    what the tasks printed, as far as the page can hold it; `output_left_out` counts the attempts that it cannot."""
+    what the tasks printed, as far as the page can hold it; `output_left_out` counts the attempts that it cannot.
+    `params` are the names and values of parameters of the plan `file`, `earlier` the last plans of that file, the
+    newest first."""
 
     title: str
     state: str
@@ -111,3 +128,6 @@ class Report:
     stories: tuple[tuple[str, tuple[StoryLine, ...]], ...]
     output: tuple[OutputRow, ...] = ()
     output_left_out: int = 0
+    file: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+    earlier: tuple[EarlierRun, ...] = ()

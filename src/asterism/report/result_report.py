@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
+from typing import Any
 
+from asterism.base.secret_mask import HIDDEN, named_like_a_secret
+from asterism.base.text import json_text
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation
@@ -25,7 +28,17 @@ from asterism.orchestrator.result import Result
 from asterism.report.html_report import MOST_ROWS, report
 from asterism.report.log_text import LogsOf
 from asterism.report.picture import picture
-from asterism.report.report_data import CycleBar, EditRow, ExecutionBar, Hold, OutputRow, Report, StoryLine, TaskRow
+from asterism.report.report_data import (
+    CycleBar,
+    EarlierRun,
+    EditRow,
+    ExecutionBar,
+    Hold,
+    OutputRow,
+    Report,
+    StoryLine,
+    TaskRow,
+)
 from asterism.report.result_summary import figures
 
 CYCLE_OUTCOMES = {
@@ -52,14 +65,36 @@ class _Brief(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_VALUE
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOrigin:
+    """Where a plan comes from, which its result does not say: the name of its plan file, the values of its parameters,
+    and the last plans of that file before it, the newest first."""
+
+    file: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Sequence[EarlierRun] = ()
+
+
+NO_ORIGIN = PlanOrigin()
+
+
 def write_report(
-    path: str | Path, result: Result, recording: Recording | None = None, logs_of: LogsOf | None = None
+    path: str | Path,
+    result: Result,
+    recording: Recording | None = None,
+    logs_of: LogsOf | None = None,
+    origin: PlanOrigin = NO_ORIGIN,
 ) -> None:
     """Write the report of a result as one HTML page. Raises OSError."""
-    Path(path).write_text(report(report_of(result, recording, logs_of)), encoding="utf-8")
+    Path(path).write_text(report(report_of(result, recording, logs_of, origin)), encoding="utf-8")
 
 
-def report_of(result: Result, recording: Recording | None = None, logs_of: LogsOf | None = None) -> Report:
+def report_of(
+    result: Result,
+    recording: Recording | None = None,
+    logs_of: LogsOf | None = None,
+    origin: PlanOrigin = NO_ORIGIN,
+) -> Report:
     """The data of a report, with secrets masked. Without a recording it has fewer details of edits. ``logs_of`` reads
     what a task printed, by default what this process has kept."""
     logs_of = logs_of or result.logs
@@ -97,7 +132,18 @@ def report_of(result: Result, recording: Recording | None = None, logs_of: LogsO
         stories=tuple((task, tuple(steps)) for task, steps in lines.items()),
         output=output,
         output_left_out=output_left_out,
+        file=origin.file,
+        params=tuple((name, _param(name, value, secrets)) for name, value in origin.params.items()),
+        earlier=tuple(origin.earlier),
     )
+
+
+def _param(name: str, value: Any, secrets: PlanMask) -> str:
+    """The value of a parameter, without what its name calls a secret: plan files should not have such a parameter."""
+    if named_like_a_secret(name):
+        return HIDDEN
+    value = secrets.shown(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.edits import EditBatch
     from asterism.orchestrator.result import Result
     from asterism.report.log_text import LogsOf
-    from asterism.report.result_report import Recording
+    from asterism.report.result_report import PlanOrigin, Recording
 
 
 ALL_PROCESSORS = "one per processor"
@@ -181,12 +181,14 @@ def print_result(
     output: OutputOptions,
     screen: Screen,
     logs_of: LogsOf | None = None,
+    origin: PlanOrigin | None = None,
 ) -> int:
     """Print the result of a plan for people, and write the report and the data that the options ask for. ``logs_of``
-    reads the logs of tasks, by default those that this process has kept. Returns the exit code."""
+    reads the logs of tasks, by default those that this process has kept; ``origin`` is for the report. Returns the exit
+    code."""
     from asterism.cli.screen import forget_output
     from asterism.report.log_text import failure_logs
-    from asterism.report.result_report import write_report
+    from asterism.report.result_report import NO_ORIGIN, write_report
     from asterism.report.result_summary import failure_reasons, produced_lines, result_json, state_lines, summary_lines
 
     screen.say()
@@ -203,7 +205,7 @@ def print_result(
         screen.say(line)
     if output.report is not None:
         try:
-            write_report(output.report, result, recording, logs_of)
+            write_report(output.report, result, recording, logs_of, origin or NO_ORIGIN)
         except OSError as error:
             raise click.ClickException(
                 f"The report {clean(output.report)} cannot be written: {error.strerror}."

@@ -38,7 +38,7 @@ from asterism.cli.plan.plan_live_view import (
     watched,
 )
 from asterism.cli.plan.plan_views import command_at
-from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, taken_text
+from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, origin_of, taken_text
 from asterism.cli.screen import Screen
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.json_values import JsonObject
@@ -171,8 +171,10 @@ async def follow(
         result = await work_until_interrupted(begin(), lambda: _stopped(fleet, _name_of(plan)))
     name = _name_of(plan)
     if result is not None:
-        logs = await logs_to_show(LocalSystem(fleet), result, everything=output.report is not None)
-        code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
+        system = LocalSystem(fleet)
+        logs = await logs_to_show(system, result, everything=output.report is not None)
+        origin = None if output.report is None else await origin_of(system, name)
+        code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs, origin)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
             note(f"Run what failed again with: {_with_editor(command_at(fleet.store.url, 'plan retry', name))}")
         return code

@@ -215,7 +215,7 @@ def run(
     option_values["rank"] = any(node.task.estimate is not None for node in plan_file.constellation.nodes.values())
     if stored:
         return _run_in_store(store, plan, plan_file, {**option_values, **store_terms}, output, serve)
-    return _run_here(plan_file, option_values, output, result_limit)
+    return _run_here(plan, plan_file, option_values, output, result_limit)
 
 
 def _check_place_options(at_server: bool, stored: bool, editor: str | None) -> None:
@@ -260,7 +260,9 @@ def _check_secrets(plan_file: PlanFile) -> None:
         raise UnusablePlanFile(clean(f"{what} Set them, or run the plan on devices that have them: --store URL."))
 
 
-def _run_here(plan_file: PlanFile, option_values: dict[str, Any], output: OutputOptions, result_limit: int) -> int:
+def _run_here(
+    path: str, plan_file: PlanFile, option_values: dict[str, Any], output: OutputOptions, result_limit: int
+) -> int:
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
@@ -269,7 +271,7 @@ def _run_here(plan_file: PlanFile, option_values: dict[str, Any], output: Output
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
     from asterism.orchestrator.orchestrator import Orchestrator
-    from asterism.report.result_report import Recording
+    from asterism.report.result_report import PlanOrigin, Recording
 
     async def run(records: ResultRecords | None) -> int:
         plan = plan_file.constellation
@@ -285,7 +287,7 @@ def _run_here(plan_file: PlanFile, option_values: dict[str, Any], output: Output
             async with watched(orchestrator, plan, screen, plain=output.plain):
                 result = await run_until_interrupted(orchestrator, plan)
         recording.close()
-        return print_result(result, recording, output, screen)
+        return print_result(result, recording, output, screen, origin=PlanOrigin(Path(path).name, plan_file.params))
 
     with quiet_log(but=("asterism.unchanged",)):
         return asyncio.run(_with_records(plan_file, run))

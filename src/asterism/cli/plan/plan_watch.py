@@ -49,7 +49,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import ConstellationEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.result import Result
 from asterism.report.log_text import LogsOf, failed_tasks
-from asterism.report.result_report import Recording
+from asterism.report.report_data import EarlierRun
+from asterism.report.result_report import PlanOrigin, Recording
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 5
@@ -111,7 +112,8 @@ class _Watch:
         if result is None:
             return await self._detached()
         logs = await logs_to_show(self._system, result, everything=self._output.report is not None)
-        code = print_result(result, self._recording, self._output, self._screen, logs)
+        origin = None if self._output.report is None else await origin_of(self._system, result.plan.id)
+        code = print_result(result, self._recording, self._output, self._screen, logs, origin)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
             note(f"Run what failed again with: {command_at(self._system.url, 'plan retry', result.plan.id)}")
         return code
@@ -203,6 +205,27 @@ async def logs_to_show(system: System, result: Result, *, everything: bool) -> L
     return lambda task: [
         TaskLog(attempt, (LogChunk(1, tuple(blocks)),)) for attempt, blocks in sorted(logs.get(task, {}).items())
     ]
+
+
+MOST_EARLIER = 5
+"""How many earlier plans of its file a report names."""
+
+
+async def origin_of(system: System, name: str) -> PlanOrigin:
+    """What a report says of a plan beside its result. Who may read this plan alone learns of no other."""
+    plan = await ask_again(partial(system.show_plan, name, tasks=False))
+    earlier: list[EarlierRun] = []
+    if plan.file:
+        ask = partial(system.list_plans, file=plan.file, until=plan.created_at, limit=MOST_EARLIER)
+        try:
+            earlier = [
+                EarlierRun(run.name, "repaired" if run.repaired else run.state, run.started_at, run.ended_at)
+                for run in (await ask_again(ask)).items
+            ]
+        except ApiError as error:
+            if error.problem != "scope-missing":
+                raise
+    return PlanOrigin(plan.file or "", plan.params, earlier)
 
 
 # -- the copy of a plan ------------------------------------------------------------------------------------------------
