@@ -43,15 +43,22 @@ def opened(
     size: tuple[int, int] = DESKTOP,
     *,
     failures: bool = False,
+    now: float | None = None,
 ) -> Iterator[Any]:
     """A page. At its end there must have been no error and no request to another origin. With ``failures``, the test
-    lets requests fail."""
+    lets requests fail; its clock stands still at ``now``."""
     troubles: list[str] = []
     requests: list[str] = []
     context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=theme, reduced_motion="reduce"
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=theme,
+        reduced_motion="reduce",
+        timezone_id="UTC",
+        locale="en-GB",
     )
     page = context.new_page()
+    if now is not None:
+        page.clock.set_fixed_time(now)
     page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(f"error: {error}"))

@@ -123,6 +123,7 @@ class PlanScene:
             **{"name": plan.id, "state": self.state, "state_text": self.state, "version": plan.version},
             **{"position": str(len(self.events)), "owner": "laptop", "paused": self.paused, "params": {}},
             **{"started_at": self.began, "ended_at": None, "counts": counts, "tasks": tasks},
+            "done": sum(counts.get(status, 0) for status in ("completed", "failed", "cancelled")),
             "dependencies": [
                 {"source": dependency.source, "target": dependency.target, "on": dependency.on, "when": dependency.when}
                 for dependency in plan.dependencies
@@ -608,7 +609,7 @@ AUDITED = (
 def calendar(scene: PlanScene) -> None:
     """Ticks of ``nightly``, from the first of the month before until the end of this one: every state, and two ticks on
     some days."""
-    today = datetime.now(UTC).date()
+    today = datetime.fromtimestamp(NOW(), UTC).date()
     scene.today = today.isoformat()
     day = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
     past = itertools.cycle(["succeeded"] * 5 + ["failed", "skipped", "missed", "cancelled", "none"])

@@ -14,41 +14,11 @@ from asterism import Constellation, EditBatch, Task
 from asterism.server.request_guard import SECURITY_HEADERS
 from tests.page.browser_scenes import DESKTOP, PHONE, chromium, expect, needs_chromium, opened, serious_findings
 from tests.page.plan_server import PlanScene, release_scene, served
+from tests.page.views import VIEWS, open_view
 from tests.process_scenes import PATIENCE
 
 pytestmark = needs_chromium
 
-VIEWS = {
-    "plans": "#/plans",
-    "graph": "#/plans/release/graph",
-    "drawer": "#/plans/release/graph?task=test-2",
-    "list": "#/plans/release/graph?as=list",
-    "past": "#/plans/release/graph?version=0",
-    "approval": "#/plans/release/graph?approval=1",
-    "agent": "#/plans/release/graph?task=notes",
-    "timeline": "#/plans/release/timeline",
-    "edits": "#/plans/release/edits",
-    "devices": "#/fleet/devices?device=lab-1",
-    "runs": "#/fleet/runs?status=failed",
-    "run": "#/fleet/runs?run=run-0",
-    "schedules": "#/fleet/schedules",
-    "calendar": "#/fleet/schedules?schedule=nightly",
-    "series": "#/fleet/series",
-    "notices": "#/fleet/notices",
-    "audit": "#/fleet/audit",
-    "submit": "#/submit",
-}
-LANDMARKS = {
-    "graph": ".box",
-    "drawer": ".drawer .output",
-    "timeline": ".bar",
-    "edits": ".batch",
-    "calendar": ".day.today.tick-running",
-    "past": ".box",
-    "approval": ".mark-added",
-    "submit": "#findings .good",
-    "audit": "table",
-}
 NASTY = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
 
 
@@ -290,15 +260,14 @@ def test_the_busiest_views_are_accessible(browser: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("theme", "size"), [("light", DESKTOP), ("dark", PHONE)], ids=["light-desktop", "dark-phone"])
-def test_every_view_is_accessible_and_fits(browser: Any, theme: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_view_is_accessible(browser: Any, theme: str, size: tuple[int, int]) -> None:
+    """The page has two layouts: 1024 pixels are drawn as 1440 are. That all widths fit: ``test_view_looks.py``."""
     with served(release_scene()) as url, opened(browser, url, "", theme, size) as page:
         for name, address in VIEWS.items():
-            page.goto(f"{url}/{address}")
-            page.reload()  # nothing of the view before is there
-            page.locator(LANDMARKS.get(name, "main h2, main li, main tr")).first.wait_for()
+            open_view(page, url, name, address)
             assert serious_findings(page) == [], name
-            assert page.evaluate("document.documentElement.scrollWidth") <= size[0], name
 
 
 @pytest.mark.long

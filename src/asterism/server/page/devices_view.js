@@ -24,9 +24,9 @@ function Device({ item, now, open, changed }) {
   const share = item.slots ? Math.min(1, item.used / item.slots) : 0;
   return html`<li class=${`device is-${LOOKS[item.state] ?? "pending"}`}>
     <button class="device-head" aria-expanded=${String(open)} onClick=${() => setQuery({ device: open ? "" : item.name })}>
-      <b>${item.name}</b><${Status} status=${LOOKS[item.state] ?? "pending"} text=${item.state} />${item.coordinator && html`<span class="tag">coordinator</span>`}
+      <b>${item.name}</b><${Status} status=${LOOKS[item.state] ?? "pending"} text=${item.state} />
       ${item.slots === 0 ? html`<span class="meter-text">takes no tasks</span>` : html`<span class="meter"><span class="meter-text">${item.used} of ${item.slots} slots</span><svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="meter-back" width="100" height="6" rx="3" /><rect class="meter-fill" width=${share * 100} height="6" rx="3" /></svg></span>`}
-      <span class="device-beat">heartbeat ${ago(item.last_heartbeat_at, now)}</span></button>
+      ${item.coordinator && html`<span class="tag">coordinator</span>`}<span class="device-beat">heartbeat ${ago(item.last_heartbeat_at, now)}</span></button>
     <dl class="facts">${fact("Can", item.can?.join(", "))}${fact("Load", item.load != null ? Number(item.load).toFixed(2) : "")}${fact("Battery", battery(item.battery))}${fact("Backlog", item.backlog || "")}
       ${fact("Host", hostName(item.host))}${fact("Quality", item.quality != null ? Number(item.quality).toFixed(2) : "")}${fact("Resting", item.resting)}${fact("Joined", clock(item.joined_at))}</dl>
     ${open && html`<${DeviceDetail} name=${item.name} changed=${changed} />`}</li>`;

@@ -86,16 +86,16 @@ const TaskNames = ({ state }) => html`<datalist id="task-names">${state.view.val
 
 function OperationFields({ state, edit, change }) {
   const name = (label, field, hint) => html`<${Field} label=${label} hint=${hint}><input list="task-names" autocomplete="off" value=${edit[field] ?? ""} onInput=${(event) => change({ ...edit, [field]: event.target.value })} /><//>`;
-  const text = (label, name, hint) => html`<${Field} label=${label} hint=${hint}><input spellcheck="false" value=${edit[name] ?? ""} onInput=${(event) => change({ ...edit, [name]: event.target.value })} /><//>`;
+  const text = (label, name, hint) => html`<${Field} label=${label} hint=${hint}><input spellcheck=${false} value=${edit[name] ?? ""} onInput=${(event) => change({ ...edit, [name]: event.target.value })} /><//>`;
   const choice = (label, name, options) => html`<${Field} label=${label}><select value=${edit[name] ?? ""} onChange=${(event) => change({ ...edit, [name]: event.target.value })}>${options.map(([value, words]) => html`<option value=${value}>${words}</option>`)}</select><//>`;
-  const json = (label, hint) => html`<${Field} label=${label} hint=${hint}><textarea rows="3" spellcheck="false" value=${edit.more ?? ""} onInput=${(event) => change({ ...edit, more: event.target.value })} /><//>`;
+  const json = (label, hint) => html`<${Field} label=${label} hint=${hint}><textarea rows="3" spellcheck=${false} value=${edit.more ?? ""} onInput=${(event) => change({ ...edit, more: event.target.value })} /><//>`;
   const task = (name, value) => { const { [name]: _, ...rest } = edit.task; change({ ...edit, task: value ? { ...rest, [name]: value } : { id: "", ...rest } }); };
   if (edit.op === "add_task") {
     return html`<${Field} label="Id"><input value=${edit.task.id} onInput=${(event) => task("id", event.target.value)} /><//>
       <${Field} label="Work"><select value=${edit.agent ? "agent" : "shell"} onChange=${(event) => change(workOf(edit, event.target.value))}><option value="shell">a shell line</option><option value="agent">a description for an agent</option></select><//>
       ${edit.agent ? html`<${AgentFields} agent=${edit.agent} change=${(agent) => change({ ...edit, agent })} />`
-      : html`<${Field} label="Command" hint="A shell command."><input spellcheck="false" value=${edit.task.shell ?? ""} onInput=${(event) => task("shell", event.target.value)} /><//>`}
-      <${Field} label="Device" hint=${edit.agent ? "Optional: the name of a device with an agent." : "Optional: the name of a device."}><input spellcheck="false" autocomplete="off" value=${edit.task.device ?? ""} onInput=${(event) => task("device", event.target.value)} /><//>
+      : html`<${Field} label="Command" hint="A shell command."><input spellcheck=${false} value=${edit.task.shell ?? ""} onInput=${(event) => task("shell", event.target.value)} /><//>`}
+      <${Field} label="Device" hint=${edit.agent ? "Optional: the name of a device with an agent." : "Optional: the name of a device."}><input spellcheck=${false} autocomplete="off" value=${edit.task.device ?? ""} onInput=${(event) => task("device", event.target.value)} /><//>
       ${name("After", "after", "The tasks it depends on, separated by commas.")}${json("More fields (JSON)", 'Such as {"timeout": 60, "retries": 2}.')}`;
   }
   if (edit.op === "remove_task") return html`${name("Task", "task_id")}${choice("Its dependents", "dependents", [["", "must not exist"], ["bridge", "depend on its dependencies instead"], ["remove", "are removed too"]])}`;
@@ -136,5 +136,5 @@ function ChangedFields({ state, edit, change }) {
   };
   const shown = Object.entries(FIELDS).filter(([field]) => field !== "shell" || definition.shell !== undefined || field in edit.changes || !known);
   return shown.map(([field, [label, kind]]) => html`<${Field} key=${field} label=${label} hint=${field in edit.changes ? `changed; now ${definition[field] ?? "not set"}` : ""}>
-    <input spellcheck="false" inputmode=${kind === "number" ? "decimal" : undefined} value=${(field in edit.changes ? edit.changes[field] : definition[field]) ?? ""} onInput=${set(field, kind)} /><//>`);
+    <input spellcheck=${false} inputmode=${kind === "number" ? "decimal" : undefined} value=${(field in edit.changes ? edit.changes[field] : definition[field]) ?? ""} onInput=${set(field, kind)} /><//>`);
 }

@@ -27,9 +27,9 @@ export function EditsView({ state, draft }) {
   const { shown = [], fresh, showAll } = useCalmRows(wanted, `${query.outcome} ${mine}`, batchKey);
   const last = (batches ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
-    <div class="row-head"><h2>Edits</h2><span class="spring"></span>
+    <div class="row-head"><h2>Edits</h2><span class="spring"></span><span class="buttons">
       <${Action} operation="undo_edit" disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
-      ${may("edit_plan") && html`<button class="primary" data-operation="edit_plan" onClick=${() => compose(null)}>Make an edit</button>`}</div>
+      ${may("edit_plan") && html`<button class="primary" data-operation="edit_plan" onClick=${() => compose(null)}>Make an edit</button>`}</span></div>
     ${cost && html`<p class="cost-total"><b>Models in this plan</b> ${costText(cost)}</p>`}
     ${view.budget?.without_editor && html`<p class="note">The plan goes on without its editor${view.budget.decided_by ? `, decided by ${view.budget.decided_by}` : ""}.</p>`}
     ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} change=${change} cycle=${cycles.find((cycle) => cycle.id === one.cycle)} show=${addressOf(["plans", name, "graph"], { approval: one.id })} />`)}</section>`}

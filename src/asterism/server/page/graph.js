@@ -185,7 +185,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, choose, fou
     if (box.kind === "bundle") return html`<${Bundle} ...${terms} dim=${found !== null && !box.members.some((id) => found.has(id))} mark=${box.members.map((id) => changeOf(marks, id)).find(Boolean)} />`;
     return html`<${TaskBox} ...${terms} task=${taskSignal(state, marks, box.id)} selected=${selected === box.id} dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} />`;
   }), [model, shown, marks, found, selected, focusable, text]);
-  return html`<svg width=${size.width} height=${size.height} class="graph-drawing">
+  return html`<svg role="none" width=${size.width} height=${size.height} class="graph-drawing">
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>
       ${lines}

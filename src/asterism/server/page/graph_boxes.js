@@ -73,7 +73,7 @@ export function TaskBox({ box, task, text, selected, focusable, dim, mark: chang
     <path class="edge" d=${EDGE} />
     <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
     ${text === "all" ? html`<text class="name" x=${LEFT} y="20">${nameThatFits(name, box.short, NAME)}</text><text class="remark" x=${LEFT} y="36">${fitText(remark(data), REMARK, ROOM)}</text>`
-    : html`<${LargeName} left=${LEFT} letters=${text} lines=${linesOf(name, box.short, text, held && data.held_by.join(", "))} />`}
+    : html`<${LargeName} left=${LEFT} letters=${text} lines=${linesOf(name, box.short, text, held && `held by ${data.held_by.join(", ")}`)} />`}
     ${change && html`<${Badge} change=${change} />`}
   </g>`;
 }

@@ -28,12 +28,19 @@ export function Violations({ items }) {
   return html`<ul class="violations">${items.map((one) => html`<li><b>${one.rule ?? one.code ?? "rule"}</b>${one.edit != null ? ` (edit ${one.edit + 1})` : ""}: ${one.message}</li>`)}</ul>`;
 }
 
-// A button whose action may fail or take a while; the failure is shown beside it.
+// A button whose action may fail or take a while; the failure is shown beside it. It keeps the focus meanwhile, which a
+// disabled one would lose.
 // `operation` is what it asks of the server: only those who may do that have the button.
 export function Action({ children, act, kind, confirm, disabled, title, label, operation }) {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
   const [asking, setAsking] = useState(false);
+  const button = useRef(null);
+  const asked = useRef(false);
+  useEffect(() => {
+    if (asked.current && !asking) button.current?.focus(); // where the person was before the question
+    asked.current = asking;
+  }, [asking]);
   const run = async () => {
     setAsking(false);
     setBusy(true);
@@ -50,7 +57,7 @@ export function Action({ children, act, kind, confirm, disabled, title, label, o
   return html`<span class="action" data-operation=${operation}>
     ${asking
       ? html`<span class="confirm" role="group" aria-label=${confirm}>${confirm} <button class="danger" autofocus onClick=${run}>Yes</button> <button onClick=${() => setAsking(false)}>No</button></span>`
-      : html`<button class=${kind} title=${title} aria-label=${label} disabled=${busy || disabled} onClick=${() => (confirm ? setAsking(true) : run())}>${children}</button>`}
+      : html`<button ref=${button} class=${kind} title=${title} aria-label=${label} disabled=${disabled} aria-disabled=${busy ? "true" : undefined} onClick=${() => !busy && (confirm ? setAsking(true) : run())}>${children}</button>`}
     ${problem && html`<span class="problem" role="alert">${problem.message}<${Violations} items=${problem.violations} /></span>`}
   </span>`;
 }

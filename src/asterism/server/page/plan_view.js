@@ -114,13 +114,12 @@ function Toolbar({ state, query, search, controls, groups, collapsed, finished, 
       onKeyDown=${(event) => event.key === "Enter" && controls.current?.focusBox(controls.current.first())} /></label>
     ${query.search && html`<span class="found" role="status">${found.more ? `more than ${found.tasks.length} matches` : plural(found.tasks.length, "match").replace("matchs", "matches")}</span>`}
     <${Counts} state=${state} query=${query} />
-    <span class="spring"></span>
-    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => (folded ? open(groups) : collapse(groups))}><span class="word">Collapse </span>groups</button>`}
+    <span class="tools">${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => (folded ? open(groups) : collapse(groups))}><span class="word">Collapse </span>groups</button>`}
     <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}><span class="word">Collapse </span>finished</button>
     <button class="as-list" aria-pressed=${String(query.as === LIST)} title="l" onClick=${() => setQuery({ as: query.as === LIST ? "" : LIST })}>List</button>
     ${query.as !== LIST && html`<span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => controls.current?.zoomBy(0.8)}>−</button>
       <button aria-label="Fit the whole graph" title="0" onClick=${() => controls.current?.fitAll()}>Fit</button>
-      <button aria-label="Zoom in" title="+" onClick=${() => controls.current?.zoomBy(1.25)}>+</button></span>`}
+      <button aria-label="Zoom in" title="+" onClick=${() => controls.current?.zoomBy(1.25)}>+</button></span>`}</span>
   </div>`;
 }
 

@@ -70,9 +70,9 @@ function Bulk({ filter, count, more, done }) {
     setTold(`${words(action)}: ${plural(changed, "run")}${refused.length ? `, ${refused.length} refused (${refused[0]})` : ""}.`);
     await done();
   };
-  const all = `${more ? `${count} or more runs` : plural(count ?? 0, "run")} of this filter`;
-  return html`<p class="bulk" role="group" aria-label="Actions on all runs of the filter">All ${all}:
-    ${["pause", "resume", "cancel", "retry"].map((action) => html`<${Action} operation="act_on_runs" kind=${action === "cancel" ? "danger" : ""} confirm=${`${action[0].toUpperCase()}${action.slice(1)} all ${all}?`} act=${act(action)}>${action[0].toUpperCase() + action.slice(1)}<//>`)}
+  const all = `${count === 1 && !more ? "the one run" : `all ${more ? `${count} or more` : count ?? 0} runs`} of this filter`;
+  return html`<p class="bulk" role="group" aria-label="Actions on all runs of the filter">${all[0].toUpperCase()}${all.slice(1)}:
+    ${["pause", "resume", "cancel", "retry"].map((action) => html`<${Action} operation="act_on_runs" kind=${action === "cancel" ? "danger" : ""} confirm=${`${action[0].toUpperCase()}${action.slice(1)} ${all}?`} act=${act(action)}>${action[0].toUpperCase() + action.slice(1)}<//>`)}
     <span role="status">${told}</span></p>`;
 }
 

@@ -2,7 +2,7 @@
 import { go } from "./address.js";
 import { post } from "./api.js";
 import { Action, Failure, Field } from "./parts.js";
-import { html, useEffect, useRef, useState } from "./ui.js";
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { plural } from "./words.js";
 
 const PAUSE = 500; // ms after the last key until the text is checked
@@ -71,13 +71,13 @@ function Editor({ text, change, editor, marked, file }) {
   for (const one of marked) if (!one.file && !one.warning) lines.set(one.line, false);
   const count = text.split("\n").length;
   return html`<div class="plan-text"><pre class="plan-lines" ref=${numbers} aria-hidden="true">${Array.from({ length: count }, (_, index) => html`<span class=${lines.has(index + 1) ? (lines.get(index + 1) ? "has-warning" : "has-mistake") : ""}>${index + 1}${"\n"}</span>`)}</pre>
-    <textarea ref=${editor} aria-label=${file ? `Text of ${file}` : "Text of the plan file"} aria-describedby="findings" spellcheck="false" autocapitalize="off" autocomplete="off" wrap="off" rows="22" value=${text}
+    <textarea ref=${editor} aria-label=${file ? `Text of ${file}` : "Text of the plan file"} aria-describedby="findings" spellcheck=${false} autocapitalize="off" autocomplete="off" wrap="off" rows="22" value=${text}
       onInput=${(event) => change(event.target.value)} onScroll=${(event) => { numbers.current.scrollTop = event.target.scrollTop; }}></textarea></div>`;
 }
 
 function Findings({ checked, errors, show }) {
   const told = !checked ? "Checking…" : errors.length ? plural(errors.length, "mistake") : `Valid: ${plural(checked.tasks, "task")}, ${plural(checked.dependencies, "dependency").replace(/ys$/, "ies")}.`;
-  return html`<div id="findings"><p class=${errors.length ? "bad" : "good"} role="status">${told}</p>
+  return html`<div id="findings"><p class=${classes({ bad: errors.length, good: checked && !errors.length })} role="status">${told}</p>
     ${checked?.findings.length > 0 && html`<ul class="findings">${checked.findings.map((one) => html`<li class=${one.warning ? "is-waiting" : "is-failed"}>
       ${one.file ? html`<b>${one.file}, line ${one.line}</b>` : html`<button class="link" onClick=${() => show(one.line)}>Line ${one.line}</button>`} ${one.warning && html`<b>warning:</b> `}${one.text}</li>`)}</ul>`}</div>`;
 }

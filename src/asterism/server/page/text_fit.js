@@ -4,7 +4,7 @@ const MOST = 20_000;
 const widths = new Map();
 let context;
 
-function widthOf(text, font) {
+export function widthOf(text, font) {
   const key = `${font} ${text}`;
   if (!widths.has(key)) {
     if (widths.size > MOST) widths.clear();

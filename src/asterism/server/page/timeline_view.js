@@ -3,7 +3,7 @@ import { address, setQuery } from "./address.js";
 import { get } from "./api.js";
 import { Empty, Failure } from "./parts.js";
 import { PlanHistory, lanes, nextBar, spans, ticks } from "./timeline_model.js";
-import { fitLines, fitName } from "./text_fit.js";
+import { fitLines, fitName, widthOf } from "./text_fit.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
 
@@ -134,8 +134,8 @@ function Chart({ shown, begin, end, width, zoom, running, select, names, selecte
   return html`<div class="timeline">
     <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitLines(lane.device, "600 12.5px", label - 12).map((line) => html`<span>${line}</span>`)}</span>`)}</div>
     <div class="timeline-scroll" ref=${scroll} style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices. Arrow keys move between tasks, Enter opens one.">
-    <svg width=${drawn} height=${height + 6}>
-      ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} /><text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text></g>`)}
+    <svg role="none" width=${drawn} height=${height + 6}>
+      ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} />${x(tick) + 4 + widthOf(duration(tick - begin), "11.5px") <= drawn && html`<text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text>`}</g>`)}
       ${spans(shown, end).map((one) => html`<g class=${one.kind}><title>${one.text}</title><rect x=${x(one.start)} y=${one.kind === "cycle" ? 20 : 24} width=${Math.max(2, x(one.end) - x(one.start))} height=${height - (one.kind === "cycle" ? 20 : 24)} /></g>`)}
       ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} select=${select} selected=${selected === bar.task} stop=${stop === bar.key} walk=${walk} />`)}</g>`)}
       ${running && html`<line class="present" x1=${drawn - 1} x2=${drawn - 1} y1="20" y2=${height} />`}
