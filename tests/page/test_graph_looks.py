@@ -132,6 +132,18 @@ NAMES = """() => {
 }"""
 
 
+def test_an_overview_compares_names_with_one_collator(page: Any) -> None:
+    """``localeCompare`` with options makes a collator for each pair of names: most of the time to the first view."""
+    page.evaluate("""() => {
+        window.compared = 0;
+        const compare = String.prototype.localeCompare;
+        String.prototype.localeCompare = function (...terms) { window.compared += 1; return compare.apply(this, terms); };
+    }""")
+    shown = page.evaluate(DRAW, drawn(large_scene(500).plan, [], DESKTOP))
+    assert any(box["kind"] == "bundle" for box in shown["overview"]["boxes"])
+    assert page.evaluate("window.compared") == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("size", [(1440, 900), (1024, 768), PHONE], ids=["1440", "1024", "390"])
 @pytest.mark.parametrize("make", [small_scene, middle_scene, large_scene], ids=["10", "200", "5000"])

@@ -50,11 +50,13 @@ function bundles(boxes, layers) {
 
 const bundle = (members) => ({ id: `bundle:${members[0].id}`, kind: "bundle", layer: members[0].layer, name: jointName(members.map((box) => box.name)), members: members.map((box) => box.id) });
 
+const order = new Intl.Collator(undefined, { numeric: true }); // localeCompare would make one for each pair of names
+
 // "check-…", "extract-…-from-staging"; "step-000–099" where numbers tell the tasks apart.
 function jointName(names) {
   const [begin, end] = shared(names);
-  const inOrder = names.toSorted((one, other) => one.localeCompare(other, undefined, { numeric: true }));
-  const [first, last] = [inOrder[0], inOrder.at(-1)];
+  const first = names.reduce((least, name) => (order.compare(name, least) < 0 ? name : least));
+  const last = names.reduce((most, name) => (order.compare(name, most) >= 0 ? name : most));
   const differs = (name) => name.slice(begin, name.length - end);
   if (names.every((name) => /^\d+\]?$/.test(differs(name)))) return `${first}–${last.slice(begin)}`;
   if (!begin && !end) return `${first} … ${last}`;
@@ -97,10 +99,11 @@ function edgesOf(model, columns, boxes, boxOf, perRow) {
 
 // The way from the end of a row to the begin of the next one: one line, which the boxes of both columns share.
 function turns(model, rows, boxes, boxOf) {
+  const ends = model.edges.map((edge) => [boxOf.get(edge.source), boxOf.get(edge.target)]);
   return rows.slice(1).flatMap((row, index) => {
     const before = rows[index];
     const [last, first] = [before.at(-1), row[0]].map((column) => new Set(column.map((box) => box.id)));
-    const pairs = model.edges.map((edge) => [boxOf.get(edge.source), boxOf.get(edge.target)]).filter(([source, target]) => last.has(source) && first.has(target));
+    const pairs = ends.filter(([source, target]) => last.has(source) && first.has(target));
     const middle = Math.max(...before.flat().map((box) => boxes.get(box.id).y)) + ROW / 2 + BETWEEN / 2;
     const line = (id, points, plain) => ({ key: `turn ${plain} ${id}`, keys: [], source: id, target: id, kind: "success", label: "", points, square: true, plain });
     const leave = (id, { x, y } = boxes.get(id), right = x + WIDTH / 2) => line(id, [[right, y], [right + 14, y], [right + 14, middle], [-WIDTH / 2 - 18, middle]], true);
