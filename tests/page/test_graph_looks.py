@@ -137,7 +137,10 @@ def test_an_overview_compares_names_with_one_collator(page: Any) -> None:
     page.evaluate("""() => {
         window.compared = 0;
         const compare = String.prototype.localeCompare;
-        String.prototype.localeCompare = function (...terms) { window.compared += 1; return compare.apply(this, terms); };
+        String.prototype.localeCompare = function (...terms) {
+            window.compared += 1;
+            return compare.apply(this, terms);
+        };
     }""")
     shown = page.evaluate(DRAW, drawn(large_scene(500).plan, [], DESKTOP))
     assert any(box["kind"] == "bundle" for box in shown["overview"]["boxes"])
