@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import subprocess
+import sys
 from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +148,40 @@ async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one
         assert await store.check() == []
     async with opened(file.with_name("old.db")) as store:
         assert len(await ids(store)) == 201
+
+
+COPYING = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as index:
+    fcntl.lockf(index, fcntl.LOCK_EX, 1, 121)  # the lock of whoever copies the log
+    print("copying", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def copying(store: Path) -> Iterator[None]:
+    """Another process copies the log."""
+    words = [sys.executable, "-c", COPYING, f"{store}-shm"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "copying\n"
+        yield
+        process.communicate()
+
+
+async def test_a_log_that_somebody_else_copies_at_this_moment_is_not_removed(file: Path) -> None:
+    """SQLite then says that 0 of 0 pages were copied, as it were."""
+    backup = file.with_name("backup.db")
+    await filled(backup, 3)
+    async with opened(file) as store:
+        await store.commit([PutRun(run(number), None) for number in range(1000, 1200)])
+        with copying(file):
+            os.rename(file, file.with_name("old.db"))
+            os.rename(backup, file)
+            with pytest.raises(StoreUnavailable, match=r"fleet\.db-wal beside it belongs to the old file"):
+                await store.commit([PutRun(run(50), None)])
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.commit([PutRun(run(50), None)])
+    async with opened(file.with_name("old.db")) as store:
+        assert len(await ids(store)) == 200

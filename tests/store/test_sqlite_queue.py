@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.store.protocol import PutRun, PutSession, TakeRequest
-from asterism.store.sqlite import SqliteStore, queue
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.sqlite import SqliteStore, queue, reads
+from asterism.store.store_errors import StoreBusy, StoreUnavailable
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
 
 ANY: frozenset[str] = frozenset()
@@ -155,3 +157,18 @@ async def test_a_request_for_no_runs_takes_none(tmp_path: Path, pages: list[queu
         await offering(store, run(1))
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 0), take) == []
         assert not pages
+
+
+@pytest.mark.parametrize("looks", [True, pytest.param(False, id="without looking first")])
+async def test_a_device_that_is_offered_nothing_does_not_wait_for_writers(
+    looks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not looks:  # the ablation
+        monkeypatch.setattr(reads, "any_offered", lambda cursor: True)
+    async with opened(tmp_path / "fleet.db", busy_timeout=0.01) as store:
+        await offering(store)
+        monkeypatch.setattr(store._writer, "_average", 0.0)
+        with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with contextlib.nullcontext() if looks else pytest.raises(StoreBusy):
+                assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 5), take) == []

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from asterism.core.run.run import ASSIGNED, COMPLETED
-from asterism.store.protocol import PutRegister, Query, Register
+from asterism.core.run import transitions
+from asterism.core.run.run import ASSIGNED, COMPLETED, Run
+from asterism.store.protocol import PutRegister, PutRun, PutSession, Query, Register
 from asterism.store.sqlite import SqliteStore, reads
 from asterism.store.sqlite.schema import MIGRATIONS, statements
-from asterism.store.sqlite.store import of_one_record
+from asterism.store.sqlite.store import FEW, of_one_record
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_fixtures import held_up, opened
+from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
 
 OPEN = frozenset({ASSIGNED})
 
@@ -135,3 +136,29 @@ async def test_a_read_in_the_event_loop_sees_the_commits_of_other_processes_and_
             await store.register("a")
         (tmp_path / "elsewhere.db").rename(path)
         assert (await store.register("a")) == Register("a", 4, 4)
+
+
+async def test_a_few_runs_of_a_session_are_read_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device looks at its runs at each wake: the way to a thread and back takes longer."""
+    here: list[bool] = []
+    find = reads.find
+
+    def noted(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
+        here.append(threading.current_thread() is threading.main_thread())
+        return find(cursor, query)
+
+    monkeypatch.setattr(reads, "find", noted)
+    async with opened(tmp_path / "fleet.db") as store:
+        await store.commit([PutSession(KITCHEN, None)])
+        monkeypatch.setattr(store._writer, "_average", 0.0)
+        for first, last, threads in ((0, FEW, [True]), (FEW, FEW + 1, [True, False])):
+            taken = [transitions.take(run(number), ME, FLOW, 1000.0) for number in range(first, last)]
+            await store.commit([PutRun(new, None) for new in taken])
+            here.clear()
+            assert len(await store.find(Query(session=ME.session))) == last
+            assert here == threads
+        here.clear()
+        assert len(await store.find(Query(device="kitchen"))) == FEW + 1  # of a device there may be any number
+        assert here == [False]

@@ -254,6 +254,22 @@ async def test_without_messages_a_watch_waits_for_the_next_poll(
         assert await offered.wait(LONG)
 
 
+@pytest.mark.parametrize("quick", [True, pytest.param(False, id="on a slow disk")])
+async def test_a_message_is_followed_in_the_event_loop_if_the_file_is_quick(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way to a thread and back takes longer than to look, above all while the event loop is busy."""
+    in_thread = []
+    async with two_stores(tmp_path, monkeypatch) as (here, there):
+        offered = await watched(here, OFFERED)
+        poll = here._writer.poll
+        monkeypatch.setattr(here._writer, "poll", lambda: (in_thread.append(1), poll()))
+        monkeypatch.setattr(here._writer, "_average", 0.0 if quick else 1.0)
+        await there.commit([PutRun(a_run(1), None)])
+        assert await offered.wait(LONG)
+    assert bool(in_thread) is not quick
+
+
 KILLED = """
 import asyncio, sys
 from asterism.store.sqlite.store import SqliteStore

@@ -50,6 +50,9 @@ CROWDED = 20
 SMOOTHING = 0.1
 """The weight of the last commit in that average."""
 
+COPY_AFTER = 100
+"""After so many commits of this process a reader thread copies the log. A commit writes about ten pages to it."""
+
 LOCK_PAUSE = (0.0005, 0.003)
 """The pause before the next try for the lock lies between these, in seconds."""
 
@@ -62,12 +65,15 @@ class _Locked(Exception):
 
 
 class Writer:
-    """Performs jobs that write. Belongs to the event loop in which it was created."""
+    """Performs jobs that write. Belongs to the event loop in which it was created. ``copy_log`` begins to copy the
+    log."""
 
-    def __init__(self, connection: FileConnection, watches: Watches) -> None:
+    def __init__(self, connection: FileConnection, watches: Watches, copy_log: Callable[[], None]) -> None:
         self._connection = connection
         self._watches = watches
-        self.fifos = WakeFifos(connection.path, self.poll)
+        self._copy_log = copy_log
+        self._commits = 0  # since the log was copied
+        self.fifos = WakeFifos(connection.path, self._poll_here)
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []  # of this turn of the event loop
         self._turn = False  # whether a job came in this turn
@@ -122,6 +128,11 @@ class Writer:
     def poll(self) -> None:
         """Check for commits of other processes now: a watch was opened, or another process told of one."""
         self._queue.put(None)
+
+    def _poll_here(self) -> None:
+        """The same in the event loop, since the way to the thread and back takes longer than to look."""
+        if self.read_here(self._check_other_commits) is None:
+            self.poll()
 
     def watch(self) -> None:
         """Notice commits of other processes from now on."""
@@ -309,6 +320,10 @@ class Writer:
     # -- in the event loop -------------------------------------------------------------------------------------------
 
     def _settle(self, jobs: list[Job]) -> None:
+        self._commits += 1
+        if self._commits >= COPY_AFTER:
+            self._commits = 0
+            self._copy_log()
         topics: set[str] = set()
         for job in jobs:
             if job.error is None:

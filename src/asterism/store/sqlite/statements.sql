@@ -105,6 +105,9 @@ WHERE offered = 1 AND (urgency, created_at, id) > (:urgency, :created_at, :id)
 ORDER BY urgency, created_at, id
 LIMIT 1 OFFSET :look;
 
+-- name: any_offered
+SELECT 1 FROM runs WHERE offered = 1 LIMIT 1;
+
 -- name: offers
 -- The offers between two places that a device may take. :not_kinds is a JSON list.
 SELECT {run_columns} FROM runs

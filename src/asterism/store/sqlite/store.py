@@ -8,6 +8,7 @@ messages (``wake_fifos``), and by polling the version of the file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
@@ -19,7 +20,7 @@ from typing import Any, Concatenate
 
 from asterism.core.run.run import Run
 from asterism.store import dump_format, row_codec
-from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Watch, Write
+from asterism.store.protocol import HeartbeatReply, ProgressReport, Query, TakeRequest, Watch, Write
 from asterism.store.sqlite import maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.sqlite.connection import FileConnection
@@ -29,11 +30,13 @@ from asterism.store.sqlite.queue import TakeJob, first_page
 from asterism.store.sqlite.reads import P, ReaderThreads, Result
 from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.sqlite.write_jobs import CallJob, CommitJob, HeartbeatJob, prune, start_feed
-from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt, StoreError, StoreUnavailable
 from asterism.store.watches import Watches, check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
+FEW = 32
+"""Up to so many runs of one session are read in the event loop."""
 
 
 def in_thread(
@@ -72,8 +75,9 @@ class SqliteStore:
         self._watches = Watches()
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
         self._connection = FileConnection(path, busy_timeout)
-        self._writer = Writer(self._connection, self._watches)
+        self._writer = Writer(self._connection, self._watches, self._copy_log)
         self._readers = ReaderThreads(self._connection, READERS, self._writer.poll)
+        self._copying: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -112,6 +116,8 @@ class SqliteStore:
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
+        if self._writer.read_here(reads.any_offered) == (False,):
+            return []  # usually a device is woken for another reason: it does not take the lock of all writers
         page = first_page(request) if request.limit > 0 else None
         while page is not None:
             left = request if not taken else replace(request, limit=request.limit - len(taken))
@@ -134,7 +140,14 @@ class SqliteStore:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     run = of_one_record(reads.run)
-    find = in_thread(reads.find)
+
+    async def find(self, query: Query) -> list[Run]:
+        if query.session is not None and query.limit is None:  # usually a few runs, which a device looks at again
+            done = self._writer.read_here(reads.find, replace(query, limit=FEW + 1))
+            if done is not None and len(done[0]) <= FEW:
+                return done[0]
+        return await self._readers.ask(reads.find, query)
+
     scan_end = in_thread(reads.scan_end)
     orphans = in_thread(reads.orphans)
     waiting = in_thread(reads.waiting)
@@ -217,6 +230,15 @@ class SqliteStore:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
+    def _copy_log(self) -> None:
+        """Begin to copy the log in a reader thread, unless that is being done."""
+        if self._copying is None or self._copying.done():
+            self._copying = asyncio.get_running_loop().create_task(self._copied_log())
+
+    async def _copied_log(self) -> None:
+        with contextlib.suppress(sqlite3.Error, StoreError):  # a commit meets the same error
+            await self._readers.ask(reads.copy_log)
+
     async def check(self) -> list[str]:
         apart = ReaderThreads(self._connection, 1, self._writer.poll)  # a thread of its own, since it takes long
         try:
@@ -252,6 +274,8 @@ class SqliteStore:
         """Finish pending calls. Later calls raise StoreUnavailable."""
         await self._writer.close()
         await self._readers.close()
+        if self._copying is not None:
+            await self._copying
         self._watches.wake_all()
 
 

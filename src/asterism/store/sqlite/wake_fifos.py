@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-INTERVAL = 0.01
+INTERVAL = 0.003
 """The least time between two messages that a process sends, and between two that it follows, in seconds."""
 
 ABANDONED = 10.0
