@@ -8,8 +8,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from functools import partial
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
