@@ -8,6 +8,7 @@ bench.runs.half_load`` prints the section of the page.
 
 import asyncio
 import contextlib
+import os
 import random
 import sys
 import time
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from asterism.base.startup import tune_gc
 from asterism.core.run.run import Run
@@ -58,6 +60,22 @@ class Size:
 FULL = Size()
 
 
+class Processor(NamedTuple):
+    """What the threads of a process have had so far, in seconds: time on a processor, and time in which they were ready
+    for one that somebody else had. A stall of the machine is told from one of ours by the latter."""
+
+    used: float
+    waited: float
+
+    @classmethod
+    def of(cls, pid: int) -> "Processor":
+        threads = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        return cls(*(sum(int(fields[place]) for fields in threads) / 1e9 for place in (0, 1)))
+
+    def share_since(self, before: "Processor", seconds: float) -> "Processor":
+        return Processor((self.used - before.used) / seconds, (self.waited - before.waited) / seconds)
+
+
 @dataclass(frozen=True)
 class Measured:
     place: str
@@ -67,6 +85,8 @@ class Measured:
     runs: int
     begun: Spread
     stages: Sequence[Spread]
+    processors: Sequence[Processor]
+    """Of the creating process and the device, in each second in which runs arrived."""
 
     @property
     def bars(self) -> tuple[str, str]:
@@ -88,11 +108,15 @@ async def measure(place: str, url: str, folder: Path, size: Size = FULL) -> Meas
             assert await asyncio.to_thread(first_line, device) == "joined"
             await _at_full_rate(fleet, flow, size)  # so that everything is warm
             full = await _at_full_rate(fleet, flow, size)
+            processes = (os.getpid(), device.pid)
+            before, began = [Processor.of(pid) for pid in processes], time.monotonic()
             calls = await _arrive(fleet, flow, full / 2, size.seconds)
             await _all_ended(fleet, [run for run, *_ in calls])
+            seconds = time.monotonic() - began
+            used = [Processor.of(pid).share_since(old, seconds) for pid, old in zip(processes, before, strict=True)]
         runs = await all_runs(fleet.store)
         check_once(runs, 2 * size.runs + len(calls))
-        return _measured(place, full, calls, runs, fleet.store.clock() - time.monotonic())
+        return _measured(place, full, calls, runs, fleet.store.clock() - time.monotonic(), used)
 
 
 def check_once(runs: Sequence[Run], number: int) -> None:
@@ -145,7 +169,14 @@ async def _all_ended(fleet: Fleet, runs: Sequence[Run]) -> None:
             await fleet.wait(run.id)
 
 
-def _measured(place: str, full: float, calls: Sequence[Created], runs: Sequence[Run], offset: float) -> Measured:
+def _measured(
+    place: str,
+    full: float,
+    calls: Sequence[Created],
+    runs: Sequence[Run],
+    offset: float,
+    processors: Sequence[Processor],
+) -> Measured:
     """``offset`` is the clock of the store less that of the processes."""
     ended = {run.id: run for run in runs}
     times = []
@@ -156,7 +187,7 @@ def _measured(place: str, full: float, calls: Sequence[Created], runs: Sequence[
         claimed = min(max(run.started_at - offset, committed), run.output)
         times.append((run.output - due, committed - due, claimed - committed, run.output - claimed))
     begun, *stages = (Spread.of(column) for column in zip(*times, strict=True))
-    return Measured(place, full, len(calls), begun, stages)
+    return Measured(place, full, len(calls), begun, stages, processors)
 
 
 def compare(size: Size = FULL) -> list[Measured]:
@@ -193,12 +224,18 @@ p50 at most {time_text(BAR_MEDIAN)} and p99 below {time_text(BAR_WORST)} on a st
     head = ("place", "full rate", "runs", "begun p50 / p99", "bars")
     text += table(head, [_row(measured) for measured in rows])
     text += "\nWhat the time is spent on, p50 / p99 of each part:\n\n"
-    return text + table(("place", *STAGES), [(measured.place, *map(_spread, measured.stages)) for measured in rows])
+    text += table(("place", *STAGES), [(measured.place, *map(_spread, measured.stages)) for measured in rows])
+    text += "\nThreads of each process on a processor, and ready for one that somebody else had, meanwhile:\n\n"
+    return text + table(("place", "creator", "device"), [_processors(measured) for measured in rows])
 
 
 def _row(measured: Measured) -> tuple[str, ...]:
     bars = " / ".join(bar for bar in measured.bars if bar)
     return measured.place, f"{measured.full:,.0f}/s", f"{measured.runs:,}", _spread(measured.begun), bars
+
+
+def _processors(measured: Measured) -> tuple[str, ...]:
+    return measured.place, *(f"{each.used:.0%}, waiting {each.waited:.0%}" for each in measured.processors)
 
 
 def _spread(spread: Spread) -> str:

@@ -137,6 +137,7 @@ def test_runs_that_arrive_at_half_of_the_full_rate_are_timed(place: str, tmp_pat
     assert found.runs == round(found.full / 2 * 0.5) > 0
     assert len(found.stages) == len(half_load.STAGES)
     assert max(stage.median for stage in found.stages) <= found.begun.worst
+    assert all(0.0 < each.used < 3.0 and each.waited >= 0.0 for each in found.processors)
     assert f"| {place} | " in half_load.page([found])
 
 
@@ -153,9 +154,10 @@ def test_a_run_that_began_twice_or_has_not_ended_gives_no_figure() -> None:
 def test_a_missed_bar_is_told() -> None:
     quick, slow = latency.Spread(0.004, 0.014), latency.Spread(0.006, 0.031)
     rows = [
-        half_load.Measured("SQLite", 100.0, 50, quick, [quick] * 3),
-        half_load.Measured("gateway", 100.0, 50, slow, [slow] * 3),
+        half_load.Measured("SQLite", 100.0, 50, quick, [quick] * 3, [half_load.Processor(0.5, 0.25)] * 2),
+        half_load.Measured("gateway", 100.0, 50, slow, [slow] * 3, []),
     ]
+    assert half_load._processors(rows[0]) == ("SQLite", *["50%, waiting 25%"] * 2)
     assert [row.bars for row in rows] == [("met", "met"), ("", "**missed**")]
 
 

@@ -96,7 +96,8 @@ class AuditFilter:
 def write_of(entry: AuditEntry) -> PutRegister:
     """The write of an entry. Its texts are without the values of secrets of this process, and not too long."""
     mask = environment_mask(())
-    texts: dict[str, Any] = {name: mask.text(getattr(entry, name)) for name in ("target", "detail", "reason")}
+    shown = {name: getattr(entry, name) for name in ("target", "detail", "reason")}
+    texts: dict[str, Any] = {name: mask.text(text) for name, text in shown.items() if text}
     for name, text in texts.items():
         if len(text) > LONGEST_TEXT:
             texts[name] = f"{text[: LONGEST_TEXT - 1]}…"
