@@ -144,6 +144,11 @@ class ModelCaller:
         if unknown:
             await asyncio.to_thread(lambda: [self.price(name) for name in unknown])
 
+    async def unpriced(self) -> str:
+        """The models whose price is unknown."""
+        await self.learn_prices()
+        return ", ".join(name for name in self.names if self.price(name) is None)
+
     async def ask(self, question: ModelQuestion, pay: Pay) -> ModelAnswer:
         """The answer of the first model that gives one. Raises ModelFailed, and what ``pay`` raises."""
         await self.learn_prices()

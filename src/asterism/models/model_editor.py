@@ -13,15 +13,11 @@ on. The budget is raised, or the plan goes on without its editor.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import json
-import secrets
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 from asterism.base.secret_mask import Mask
@@ -31,18 +27,12 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.task import needs_of
-from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
+from asterism.durable.editor_budget import Account, Budget, Spent
 from asterism.models.answer_form import Form
 from asterism.models.budget import (
     DEFAULT_BUDGET,
-    LEAST_OUTPUT,
     BudgetSpent,
     Price,
-    Reserved,
-    dearest,
-    estimated_tokens,
-    room_for_output,
-    room_for_time,
 )
 from asterism.models.cassette import (
     Cassette,
@@ -59,24 +49,16 @@ from asterism.models.conversation import (
     costed,
     edits_key,
     masked_events,
-    no_answer,
-    read_answer,
     return_answer,
     subject_of,
 )
 from asterism.models.device_aliases import ALIAS, DeviceAliases, alias_of
 from asterism.models.edit_filter import EditFilter
-from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
-from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
+from asterism.models.model_calls import ModelCaller, ModelFailed, require_extra
+from asterism.models.paid_answers import MAX_STEPS, PaidAnswers, check_prices
 from asterism.models.plan_prompt import PromptMemory, Surroundings, output_end, plan_prompt, violation_lines
 from asterism.orchestrator.edit_cycles import CostedAnswer, Editor, EditorContext, EditorHeld
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent
-
-MAX_STEPS = 8
-"""How many requests one answer may take, with calls of tools and unreadable answers."""
-
-RESERVED_WAIT = 60.0
-"""Seconds between two looks at a budget that other calls have reserved, without being woken."""
 
 MOST_CONVERSATIONS = 64
 """How many conversations of a plan are remembered, open ones and others."""
@@ -136,8 +118,6 @@ class ModelEditor(Editor):
         max_steps: int = MAX_STEPS,
         caller: ModelCaller | None = None,
     ) -> None:
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
         self._given = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
         self._defaults = DEFAULT_BUDGET if replay is None else Budget()  # a cassette has an end
         self.budget = self._defaults.raised(self._given)
@@ -148,31 +128,17 @@ class ModelEditor(Editor):
         if self.replay is None and caller is None:
             require_extra()
         self.caller = caller or ModelCaller([model, *fallback], prices=prices, answers=answers)
-        self._check_prices()
+        if self.replay is None:
+            check_prices(self.caller, self.budget)
         self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
-        self._fleet, self._max_steps = fleet, max_steps
+        self._answers = PaidAnswers(self.caller, self.cassette, self.replay, max_steps)
+        self._fleet = fleet
         self._plans: dict[str, _PlanState] = {}
-        self._calls = count(1)
-        self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
-        self._lost: set[str] = set()  # calls that were cancelled
         self._jobs: set[asyncio.Task[None]] = set()
-
-    def _check_prices(self) -> None:
-        if self.budget.dollars is None or self.replay is not None:
-            return
-        unknown = [name for name in self.caller.names if self.caller.price(name) is None]
-        if unknown:
-            raise InvalidBudget(
-                f"the budget limits dollars, and the price of {', '.join(unknown)} is unknown: give it with prices= "
-                "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
-            )
 
     async def _unpriced(self) -> str:
         """The models whose price is unknown."""
-        if self.replay is not None:
-            return ""
-        await self.caller.learn_prices()
-        return ", ".join(name for name in self.caller.names if self.caller.price(name) is None)
+        return "" if self.replay is not None else await self.caller.unpriced()
 
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
@@ -311,15 +277,8 @@ class ModelEditor(Editor):
     async def _answer(self, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
         """Ask until there is an answer. If the budget is spent, raises EditorHeld, which continues here."""
         try:
-            while conversation.steps < self._max_steps:
-                conversation.steps += 1
-                answer = await self._ask(conversation)
-                batch = read_answer(conversation, answer)
-                if batch is not None:
-                    return await self._submit(plan, conversation, batch)
-            raise no_answer(conversation, self.name, self._max_steps)
+            return await self._submit(plan, conversation, await self._answers.next(conversation))
         except BudgetSpent as spent:
-            conversation.steps -= 1
             raise self._hold(plan, conversation, spent) from None
         except ModelFailed as failed:
             failed.cost, conversation.cost = conversation.cost, EditorCost()
@@ -346,95 +305,7 @@ class ModelEditor(Editor):
             conversation.charged = answer
         return costed(conversation, batch)
 
-    async def _ask(self, conversation: Conversation) -> ModelAnswer:
-        """One answer: from the cassette if it is known, else from a model."""
-        question = conversation.question
-        known = self._known_answer(conversation, question)
-        if known is not None:
-            conversation.cost += known.replayed.cost
-            if self.replay is not None:
-                await self.cassette.change(conversation.plan, lambda account: account, known.replayed)
-            return known.answer
-        paid: list[tuple[str, EditorCost]] = []
-        answer = await self.caller.ask(question, partial(self._paid, conversation, paid))
-        cost = sum((call_cost for _, call_cost in paid), EditorCost())
-        exchange = Exchange(
-            number=0,  # the cassette counts
-            about=conversation.about,
-            question=question.text,
-            answer=answer,
-            cost=cost,
-            entries=conversation.entries,
-            editor=self.name,
-        )
-        await self._settle(conversation, *paid[-1], exchange)
-        _trace_attributes.set(call_attributes(answer, cost))
-        return answer
-
-    def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
-        """The recorded answer to a question: of the run that is replayed, or of an earlier process."""
-        if self.replay is not None:
-            return self.replay.answer(question.text, conversation.about)
-        if conversation.known and conversation.known[0].question == question.text:
-            return conversation.known.pop(0)
-        conversation.known.clear()
-        return None
-
     # -- the budget ----------------------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _paid(
-        self, conversation: Conversation, paid: list[tuple[str, EditorCost]], question: ModelQuestion, model: str
-    ) -> AsyncIterator[Bill]:
-        """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
-        once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
-        BudgetSpent."""
-        call = f"{model} {self._process} {next(self._calls)}"
-        bill = await self._reserve(conversation.plan, call, estimated_tokens(question.text), self.caller.price(model))
-        try:
-            yield bill
-        except BaseException:
-            if bill.cost is None:  # it was cancelled, and its cost is unknown
-                self._lost.add(call)
-            else:
-                paid.append((call, bill.cost))
-                await self._settle(conversation, call, bill.cost)
-            raise
-        paid.append((call, bill.cost or EditorCost()))
-
-    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
-        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
-        bill = Bill()
-
-        def reserve(account: Account) -> Account:
-            account = account.lost(self._lost)
-            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
-            bill.seconds = room_for_time(account, self.caller.timeout)
-            needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
-            obstacle = account.obstacle(needed)
-            if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
-                raise Reserved
-            if obstacle is not None:
-                raise BudgetSpent(obstacle, account, needed)
-            return account.reserve(call, needed)
-
-        while True:
-            try:
-                await self.cassette.change(name, reserve)
-                return bill
-            except Reserved:  # other calls may cost less than what is reserved for them
-                await self.cassette.changed(name, RESERVED_WAIT)
-
-    async def _settle(
-        self, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
-    ) -> None:
-        conversation.cost += cost
-        spent = Spent.of(cost)
-        try:
-            await self.cassette.change(conversation.plan, lambda account: account.settle(call, spent), exchange)
-        except BaseException:  # if it was not settled, what is reserved counts as spent
-            self._lost.add(call)
-            raise
 
     async def _count_tasks(self, name: str, answer: str, added: int) -> None:
         """Raises BudgetSpent."""
@@ -518,7 +389,4 @@ class ModelEditor(Editor):
 
     def trace_attributes(self) -> Mapping[str, Any]:
         """Attributes of the last call in this task, named by the conventions of OpenTelemetry."""
-        return _trace_attributes.get({})
-
-
-_trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
+        return self._answers.trace_attributes

@@ -1,0 +1,176 @@
+"""Answers of models that are paid for: one conversation at a time asks until there is a batch of edits.
+
+Before each request the account of the plan has to pay for the dearest answer to it; afterwards it is settled with what
+it has cost, in one commit with the exchange (``cassette.py``). ``ModelEditor`` asks about ends of tasks, and
+``EditProposer`` about requests of people.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.edits import EditBatch
+from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
+from asterism.models.budget import (
+    LEAST_OUTPUT,
+    BudgetSpent,
+    Price,
+    Reserved,
+    dearest,
+    estimated_tokens,
+    room_for_output,
+    room_for_time,
+)
+from asterism.models.cassette import Cassette, Exchange, Replay
+from asterism.models.conversation import Conversation, no_answer, read_answer
+from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller
+from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
+
+MAX_STEPS = 8
+"""How many requests one answer may take, with calls of tools and unreadable answers."""
+
+RESERVED_WAIT = 60.0
+"""Seconds between two looks at a budget that other calls have reserved, without being woken."""
+
+
+def check_prices(caller: ModelCaller, budget: Budget) -> None:
+    """Raise InvalidBudget if a budget limits dollars, and the price of a model is unknown."""
+    unknown = [] if budget.dollars is None else [name for name in caller.names if caller.price(name) is None]
+    if unknown:
+        raise InvalidBudget(
+            f"the budget limits dollars, and the price of {', '.join(unknown)} is unknown: give it with prices= "
+            "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
+        )
+
+
+class PaidAnswers:
+    """``replay`` answers in place of models. ``max_steps`` is how many requests one answer may take."""
+
+    def __init__(
+        self, caller: ModelCaller, cassette: Cassette, replay: Replay | None = None, max_steps: int = MAX_STEPS
+    ) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
+        self.caller, self.cassette, self.replay, self._max_steps = caller, cassette, replay, max_steps
+        self._calls = count(1)
+        self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
+        self._lost: set[str] = set()  # calls that were cancelled
+
+    @property
+    def name(self) -> str:
+        """The name of the first model."""
+        return self.caller.names[0]
+
+    @property
+    def trace_attributes(self) -> Mapping[str, Any]:
+        """Attributes of the last call in this task, named by the conventions of OpenTelemetry."""
+        return _trace_attributes.get({})
+
+    async def next(self, conversation: Conversation) -> EditBatch:
+        """Ask until there is a batch. Raises ModelFailed, and BudgetSpent: the conversation can then be continued."""
+        while conversation.steps < self._max_steps:
+            answer = await self._ask(conversation)
+            conversation.steps += 1
+            batch = read_answer(conversation, answer)
+            if batch is not None:
+                return batch
+        raise no_answer(conversation, self.name, self._max_steps)
+
+    async def _ask(self, conversation: Conversation) -> ModelAnswer:
+        """One answer: from the cassette if it is known, else from a model."""
+        question = conversation.question
+        known = self._known_answer(conversation, question)
+        if known is not None:
+            conversation.cost += known.replayed.cost
+            if self.replay is not None:
+                await self.cassette.change(conversation.plan, lambda account: account, known.replayed)
+            return known.answer
+        paid: list[tuple[str, EditorCost]] = []
+        answer = await self.caller.ask(question, partial(self._paid, conversation, paid))
+        cost = sum((call_cost for _, call_cost in paid), EditorCost())
+        exchange = Exchange(
+            number=0,  # the cassette counts
+            about=conversation.about,
+            question=question.text,
+            answer=answer,
+            cost=cost,
+            entries=conversation.entries,
+            editor=self.name,
+        )
+        await self._settle(conversation, *paid[-1], exchange)
+        _trace_attributes.set(call_attributes(answer, cost))
+        return answer
+
+    def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
+        """The recorded answer to a question: of the run that is replayed, or of an earlier process."""
+        if self.replay is not None:
+            return self.replay.answer(question.text, conversation.about)
+        if conversation.known and conversation.known[0].question == question.text:
+            return conversation.known.pop(0)
+        conversation.known.clear()
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _paid(
+        self, conversation: Conversation, paid: list[tuple[str, EditorCost]], question: ModelQuestion, model: str
+    ) -> AsyncIterator[Bill]:
+        """Reserve what a request may cost at most, and add to ``paid`` what it has cost. One that fails is settled at
+        once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
+        BudgetSpent."""
+        call = f"{model} {self._process} {next(self._calls)}"
+        bill = await self._reserve(conversation.plan, call, estimated_tokens(question.text), self.caller.price(model))
+        try:
+            yield bill
+        except BaseException:
+            if bill.cost is None:  # it was cancelled, and its cost is unknown
+                self._lost.add(call)
+            else:
+                paid.append((call, bill.cost))
+                await self._settle(conversation, call, bill.cost)
+            raise
+        paid.append((call, bill.cost or EditorCost()))
+
+    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
+        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
+        bill = Bill()
+
+        def reserve(account: Account) -> Account:
+            account = account.lost(self._lost)
+            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
+            bill.seconds = room_for_time(account, self.caller.timeout)
+            needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
+            obstacle = account.obstacle(needed)
+            if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
+                raise Reserved
+            if obstacle is not None:
+                raise BudgetSpent(obstacle, account, needed)
+            return account.reserve(call, needed)
+
+        while True:
+            try:
+                await self.cassette.change(name, reserve)
+                return bill
+            except Reserved:  # other calls may cost less than what is reserved for them
+                await self.cassette.changed(name, RESERVED_WAIT)
+
+    async def _settle(
+        self, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
+    ) -> None:
+        conversation.cost += cost
+        spent = Spent.of(cost)
+        try:
+            await self.cassette.change(conversation.plan, lambda account: account.settle(call, spent), exchange)
+        except BaseException:  # if it was not settled, what is reserved counts as spent
+            self._lost.add(call)
+            raise
+
+
+_trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
