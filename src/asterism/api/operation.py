@@ -191,6 +191,10 @@ class OutcomeLost(AsterismError):
     """It is unknown whether the first request with this key was done."""
 
 
+class NoProposal(AsterismError):
+    """A model has proposed no edits. The message says why, and what to do."""
+
+
 class HttpForm(NamedTuple):
     """A request of an operation as it is sent. ``body`` is None for one without a body."""
 

@@ -371,6 +371,29 @@ class EditPlan(OnePlan):
     dry_run: bool = False
     author: Author = None
     timeout: Timeout = 10.0
+    editor: Annotated[
+        str | None,
+        Limit(min_length=1, max_length=500),
+        Doc("The model that wrote the edits for the author, as in a proposal: what limits editors limits it."),
+    ] = None
+
+
+MOST_ROUNDS = 20
+"""How many requests one conversation about edits has."""
+
+
+class ProposeEdit(OnePlan):
+    """``requests`` say in words what to change. The last one is answered; ``answers`` are the edits and the reasons
+    that were proposed for those before it."""
+
+    requests: Annotated[
+        list[Annotated[str, Limit(min_length=1, max_length=10_000)]], Limit(min_length=1, max_length=MOST_ROUNDS)
+    ]
+    answers: Annotated[
+        list[JsonObject],
+        Limit(max_length=MOST_ROUNDS - 1),
+        Doc("Objects with `edits` and `reason`, one for each request but the last."),
+    ] = field(default_factory=list)
 
 
 class UndoEdit(OnePlan):
@@ -438,6 +461,14 @@ class EditOperations:
         documents.EditOutcome,
         "Edit a plan, all or nothing.",
         "POST /plans/{plan}/edits",
+        needs=EDIT,
+        edits=True,
+    )
+    propose_edit = Operation(
+        ProposeEdit,
+        documents.EditProposal,
+        "Let the model of the server write edits for a request in words. The plan does not change.",
+        "POST /plans/{plan}/proposals",
         needs=EDIT,
         edits=True,
     )

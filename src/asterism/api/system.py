@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from asterism.api.operation import Operation
 from asterism.api.operations import Operations
@@ -18,7 +18,9 @@ from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
+    from asterism.api.documents import EditProposal
     from asterism.api.local.edit_handlers import EditedPlans
+    from asterism.api.plan_operations import ProposeEdit
     from asterism.fleet.audit_log import AuditLog, PendingEntry
     from asterism.fleet.fleet import Fleet
 
@@ -38,6 +40,14 @@ class Actor:
     credential: str = ""
     address: str = ""
     key: str = ""
+
+
+class Proposer(Protocol):
+    """A model that writes edits for a request in words (``models/edit_proposals.py``)."""
+
+    async def propose(self, system: System, request: ProposeEdit, /) -> EditProposal:
+        """Edits that the plan would accept from the caller of ``system``. Raises NoProposal, EditRejected if the plan
+        rejects every answer, and what reading the plan raises."""
 
 
 @dataclass
@@ -62,6 +72,9 @@ class LocalSystem(Operations):
 
     entry: PendingEntry | None = None
     """The entry in the audit log of the operation under way; None if it changes nothing."""
+
+    proposer: Proposer | None = None
+    """The model that answers requests in words; None if there is none."""
 
     @property
     def actor(self) -> Actor:

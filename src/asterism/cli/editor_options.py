@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.models.answer_form import Form
     from asterism.models.budget import Price
+    from asterism.models.edit_proposals import EditProposer
 
 MODEL = "model"
 """The editor that is a language model."""
@@ -77,6 +78,48 @@ model_options = options(
     ),
     option("--replay PLAN", "With --editor model: answer from the cassette of this plan, without a model."),
 )
+
+
+proposer_options = options(
+    option(
+        "--model NAME",
+        "The model, such as openai:gpt-5; repeatable: the next is asked if one fails.",
+        to="models",
+        multiple=True,
+    ),
+    option(
+        "--budget LIMITS",
+        "What it may spend on a plan: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. Default: 200calls "
+        "500tasks, each unless it is named.",
+        type=budget_limits,
+    ),
+    option("--price IN/OUT", "Dollars for a million tokens, if --model is not listed.", type=_price),
+    option(
+        "--answers FORM",
+        "Calls of tools, or JSON that fits a schema, for a model that calls none. Default: found out.",
+        type=click.Choice(("tools", "schema")),
+    ),
+)
+"""The options of a model that answers requests in words."""
+
+
+def edit_proposer(
+    models: tuple[str, ...], budget: Budget | None, price: Price | None, answers: Form | None
+) -> EditProposer:
+    """The model that the options name. Raises UsageError for one that cannot be asked: its name or its key is wrong."""
+    from asterism.core.errors import AsterismError
+    from asterism.models.edit_proposals import EditProposer
+    from asterism.models.model_calls import ModelCaller, model_problem
+
+    for model in models:
+        problem = model_problem(model)
+        if problem is not None:
+            raise click.UsageError(f"--model {model} cannot be used: {problem}")
+    try:
+        prices = {} if price is None else dict.fromkeys(models, price)
+        return EditProposer(ModelCaller(models, prices=prices, answers=answers), budget)
+    except AsterismError as error:
+        raise click.UsageError(f"{error}.") from None
 
 
 @dataclass(frozen=True, slots=True)

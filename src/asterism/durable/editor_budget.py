@@ -11,17 +11,23 @@ but the last functions of this module are pure.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from asterism.base.clock import new_id
 from asterism.base.durations import format_duration, parse_duration
 from asterism.base.text import plural
 from asterism.core.errors import PlanError
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
+from asterism.core.plan.edits import Edit, EditBatch, EditWaits
+from asterism.core.plan.group_elements import tasks_added
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
@@ -303,6 +309,11 @@ def _word(name: str, value: float) -> str:
     return f"{number}s" if name == "seconds" else f"{number}{name if number != 1 else name[:-1]}"
 
 
+def edits_key(edits: Sequence[Edit]) -> str:
+    """The end of the name of an answer in an account: the same for the same edits."""
+    return hashlib.sha256("; ".join(map(str, edits)).encode()).hexdigest()[:12]
+
+
 # -- the account in a store --------------------------------------------------------------------------------------------
 
 
@@ -336,14 +347,50 @@ async def go_on_without_editor(fleet: Fleet, plan: str) -> Account:
     return await _decide(fleet, plan, lambda account: account.ended_editing(fleet.by))
 
 
+@contextlib.asynccontextmanager
+async def tasks_paid(fleet: Fleet, plan: str, batch: EditBatch, *, dry_run: bool = False) -> AsyncIterator[None]:
+    """Count the tasks that a batch of a model adds, which the block applies; not if it fails, unless the batch waits
+    for a person. Without an account there is no limit. Raises PlanError if the budget does not allow them."""
+    store, tasks = fleet.store, tasks_added(batch)
+    answer = f"{new_id(store.clock(), fleet.chance)} {edits_key(batch.edits)}"
+
+    def counted(account: Account) -> Account:
+        obstacle = account.obstacle(Spent(tasks=tasks))
+        if obstacle is not None:
+            higher = f"asterism plan budget {shlex.quote(plan)} --raise '{account.higher_limits(Spent(tasks=tasks))}'"
+            raise PlanError(f"the budget of the model is spent: {obstacle}. Raise it: {higher}")
+        return account if dry_run else account.added(answer, tasks)
+
+    charged = tasks > 0 and await _change(store, plan, counted) is not None and not dry_run
+    try:
+        yield
+    except EditWaits:
+        raise
+    except BaseException:
+        if charged:
+            await _change(store, plan, lambda account: account.added(answer, 0))
+        raise
+
+
 async def _decide(fleet: Fleet, plan: str, step: Callable[[Account], Account]) -> Account:
-    async def attempt() -> Account:
-        register = await fleet.store.register(account_key(plan))
+    account = await _change(fleet.store, plan, step)
+    if account is None:
+        raise PlanError(f"plan {plan!r} has no budget: no editor with one has been asked yet")
+    return account
+
+
+async def _change(store: Store, plan: str, step: Callable[[Account], Account]) -> Account | None:
+    """The account of a plan after a change; None if it has none."""
+
+    async def attempt() -> Account | None:
+        register = await store.register(account_key(plan))
         if register is None:
-            raise PlanError(f"plan {plan!r} has no budget: no editor with one has been asked yet")
-        account = step(register.read(_account))
-        value = {**register.value, "account": account.to_json()}
-        await fleet.store.commit([PutRegister(account_key(plan), value, register.revision)])
+            return None
+        before = register.read(_account)
+        account = step(before)
+        if account != before:
+            value = {**register.value, "account": account.to_json()}
+            await store.commit([PutRegister(account_key(plan), value, register.revision)])
         return account
 
     return await retry_on_conflict(attempt)

@@ -188,6 +188,7 @@ def server_host(server: ServerState) -> McpHost:
         server.gate.count_edit,
         server.stopping,
         server.gate.count_refusal,
+        server.proposer is not None,
     )
 
 

@@ -93,7 +93,9 @@ class _Handlers:
 
     async def list_tools(self, ctx: Context, params: Any) -> types.ListToolsResult:
         scopes = self.caller(ctx).scopes
-        return types.ListToolsResult(tools=[tool_json(tool) for tool in TOOLS.values() if may_use(scopes, tool)])
+        return types.ListToolsResult(
+            tools=[tool_json(tool) for tool in TOOLS.values() if self._host.offers(tool) and may_use(scopes, tool)]
+        )
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         tool, caller = TOOLS.get(params.name), self.caller(ctx)

@@ -185,6 +185,12 @@ TOOLS: Mapping[str, McpTool] = {
             without=("author",),
         ),
         McpTool(
+            _DO.propose_edit,
+            "Let the model of the server write edits for a request in words. Nothing changes: read the proposal, and "
+            "send its edits, base_version and editor to edit_plan. It costs money, so write edits yourself if you can.",
+            untrusted=True,
+        ),
+        McpTool(
             _DO.undo_edit,
             "Undo the newest edit of a plan, as far as no task of it has started. dry_run=true only checks it.",
             destructive=True,
@@ -390,13 +396,18 @@ def prepare_schemas() -> None:
 class McpHost:
     """Where tools work. ``system_of`` is the store in the name of a caller, as an editor. ``count_edit`` raises
     RequestRefused if a caller edits too often, ``count_refusal`` if one is refused too often. Waits end when
-    ``stopping`` is set."""
+    ``stopping`` is set. ``has_model`` is whether a model answers requests in words."""
 
     fleet: Fleet
     system_of: Callable[[Credential], LocalSystem]
     count_edit: Callable[[Credential], None] = lambda caller: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     count_refusal: Callable[[Credential], None] = lambda caller: None
+    has_model: bool = False
+
+    def offers(self, tool: McpTool) -> bool:
+        """Whether a tool works here: a model answers requests in words, or the tool needs none."""
+        return self.has_model or tool.operation is not _DO.propose_edit
 
     def system(self, caller: Credential, operation: Operation[Any, Any, Any], names: Mapping[str, Any]) -> LocalSystem:
         """The system for an operation, whose request has these names, if the caller may use it. Raises ScopeMissing."""

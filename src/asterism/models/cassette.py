@@ -158,17 +158,22 @@ def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
 
 
 def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
-    """The account of a plan that this process begins to edit: with its budget if it is new, and without calls of
-    earlier processes, whose reservations count as spent. What a person has raised or lowered stays, unless ``budget``
-    is another one than that of earlier processes. ``defaults`` are the limits that hold if neither names others,
-    ``unpriced`` the models whose price is unknown."""
+    """As ``joined``, for the process that runs the plan: reservations of earlier processes count as spent."""
+    step = joined(budget, defaults, unpriced)
+    return lambda account: step(account.abandoned())
+
+
+def joined(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
+    """The account of a plan that this process begins to edit: with its budget if it is new. What a person has raised or
+    lowered stays, unless ``budget`` is another one than that of earlier processes. ``defaults`` are the limits that
+    hold if neither names others, ``unpriced`` the models whose price is unknown."""
     lowest = defaults or Budget()
 
     def step(account: Account) -> Account:
         if account == Account():
             return Account(lowest.raised(budget), unpriced=unpriced, given=budget)
         wider = lowest.raised(account.budget.raised(budget.changed_since(account.given)))
-        kept = account.abandoned() if wider == account.budget else account.abandoned().released()
+        kept = account if wider == account.budget else account.released()
         return replace(kept, budget=wider, unpriced=unpriced, given=account.given.raised(budget))
 
     return step

@@ -18,6 +18,7 @@ from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.core.plan.task import JOINS, OUTCOMES, Priority
+from asterism.durable.editor_budget import edits_key
 from asterism.models.cassette import Exchange
 from asterism.models.device_aliases import DeviceAliases
 from asterism.models.model_calls import ModelFailed
@@ -251,15 +252,7 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
 
 def answer_key(about: str, edits: Sequence[Edit]) -> str:
     """The name of an answer in the account of a plan. It ends with ``edits_key``."""
-    return f"{_digest(about)} {edits_key(edits)}"
-
-
-def edits_key(edits: Sequence[Edit]) -> str:
-    return _digest("; ".join(map(str, edits)))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{hashlib.sha256(about.encode()).hexdigest()[:12]} {edits_key(edits)}"
 
 
 def subject_of(events: Sequence[Event]) -> str:

@@ -169,25 +169,31 @@ class DeviceAliases:
         edits = arguments.get("edits") if isinstance(arguments, Mapping) else None
         if not isinstance(edits, list) or not self._names:
             return arguments
-        changed = {**arguments, "edits": [self._in_edit(edit) for edit in edits]}
+        changed = {**arguments, "edits": [_with_devices(edit, self.meant) for edit in edits]}
         if isinstance(reason := arguments.get("reason"), str):
             changed["reason"] = self.named(reason)
         return changed
 
-    def _in_edit(self, edit: Any) -> Any:
-        if not isinstance(edit, Mapping):
-            return edit
-        changed = {**edit}
-        for name in ("task", "changes"):
-            if isinstance(part := edit.get(name), Mapping) and isinstance(part.get("device"), str):
-                changed[name] = {**part, "device": self.meant(part["device"])}
-        return changed
+    def shown_in_edits(self, edits: Iterable[Any]) -> list[Any]:
+        """Edits as a model has written them, with aliases in place of the names of devices."""
+        return [_with_devices(edit, self.shown) for edit in edits]
 
     def in_file(self, text: str) -> str:
         """A plan file with the names of devices in place of aliases. Raises ValueError."""
         if not self._names:
             return text
         return _DEVICE_KEY.sub(lambda match: match[1] + json.dumps(self.meant(match[3]), ensure_ascii=False), text)
+
+
+def _with_devices(edit: Any, name: Callable[[str], str]) -> Any:
+    """An edit with other names of devices."""
+    if not isinstance(edit, Mapping):
+        return edit
+    changed = {**edit}
+    for field in ("task", "changes"):
+        if isinstance(part := edit.get(field), Mapping) and isinstance(part.get("device"), str):
+            changed[field] = {**part, "device": name(part["device"])}
+    return changed
 
 
 async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | None]]:

@@ -27,7 +27,7 @@ from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.task import needs_of
-from asterism.durable.editor_budget import Account, Budget, Spent
+from asterism.durable.editor_budget import Account, Budget, Spent, edits_key
 from asterism.models.answer_form import Form
 from asterism.models.budget import (
     DEFAULT_BUDGET,
@@ -47,7 +47,6 @@ from asterism.models.conversation import (
     Conversation,
     answer_key,
     costed,
-    edits_key,
     masked_events,
     return_answer,
     subject_of,
@@ -242,7 +241,7 @@ class ModelEditor(Editor):
         )
         words = "the answer was rejected"
         if event is not None:
-            lines = violation_lines(event, conversation.mask, conversation.aliases)
+            lines = violation_lines(event.violations, conversation.mask, conversation.aliases)
             words = f"The plan rejected this answer:\n{lines}"
         return_answer(conversation, words)
         conversation.steps = 0

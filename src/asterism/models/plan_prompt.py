@@ -21,6 +21,7 @@ from typing import Any
 
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
+from asterism.core.errors import Violation
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import ACTIONS, Task
@@ -88,6 +89,26 @@ def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: Prompt
     return "\n\n".join(part for part in parts if part)
 
 
+def request_prompt(view: ConstellationView, request: str, ends: Sequence[TaskEvent], around: Surroundings) -> str:
+    """The first text of a conversation with a person, who asks for a change. ``ends`` are those to show, the most
+    important first."""
+    left = [task.id for task in view if task.status not in TERMINAL]
+    parts = [
+        f"# What a person asks for\n{request}\n\n{_ANSWER_A_REQUEST}",
+        "# Tasks that have ended\n" + "\n".join(_happened(view, ends, around)) if ends else "",
+        _tasks("# Tasks that have not ended", view, left, around) if left else "",
+        _counts(view),
+        _devices(view.id, around),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+_ANSWER_A_REQUEST = (
+    "Answer with the edits that do this, and no others. The person sees them before they are applied, and may ask for "
+    "something else. If no edits can do it, or the plan does it already, answer with no edits, and say why in `reason`."
+)
+
+
 # -- what happened -----------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +149,9 @@ def _edit_event(event: EditEvent, empty: bool, around: Surroundings) -> Iterator
     elif event.kind == "stuck":
         yield "- no task can start, and some have not run: repair the plan, or answer with no edits to let it end"
     elif event.violations:
-        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event, mask, around.aliases)
+        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(
+            event.violations, mask, around.aliases
+        )
     elif event.kind == "edit_refused":
         yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits), mask)}"
         if event.reason:
@@ -137,12 +160,12 @@ def _edit_event(event: EditEvent, empty: bool, around: Surroundings) -> Iterator
         yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(mask.text(event.reason)), RESULT_LENGTH)}"
 
 
-def violation_lines(event: EditEvent, mask: Mask, aliases: DeviceAliases) -> str:
+def violation_lines(violations: Sequence[Violation], mask: Mask, aliases: DeviceAliases) -> str:
     """Each violation in a line, with the number of the edit that caused it."""
     return "\n".join(
         f"  - {f'edit {violation.edit}: ' if violation.edit is not None else ''}"
         f"{visible_text(aliases.text(mask.text(violation.message)))} ({violation.rule})"
-        for violation in event.violations[:MOST_TASKS]
+        for violation in violations[:MOST_TASKS]
     )
 
 

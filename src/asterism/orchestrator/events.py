@@ -246,17 +246,22 @@ class PlanEvents:
 
     def end_event(self, node: Node) -> TaskEvent:
         """The end of a task, provisional or not. Editors receive it too."""
-        status = node.tentative or node.status
-        return TaskEvent(
-            kind=f"task_{status}",
-            at=self._now() if node.ended_at is None else node.ended_at,
-            constellation=self._plan.id,
-            status=status,
-            value=node.value,
-            error=node.error,
-            reason=node.reason if node.error is None else error_text(node.error) or node.reason,
-            **_execution_of(node),
-        )
+        return end_event(self._plan.id, node, self._now())
+
+
+def end_event(plan: str, node: Node, now: float) -> TaskEvent:
+    """The end of a task, at ``now`` if its time is not known."""
+    status = node.tentative or node.status
+    return TaskEvent(
+        kind=f"task_{status}",
+        at=now if node.ended_at is None else node.ended_at,
+        constellation=plan,
+        status=status,
+        value=node.value,
+        error=node.error,
+        reason=node.reason if node.error is None else error_text(node.error) or node.reason,
+        **_execution_of(node),
+    )
 
 
 def _execution_of(node: Node) -> dict[str, Any]:

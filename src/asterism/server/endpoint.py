@@ -31,7 +31,7 @@ from asterism.api.local.edit_handlers import EditedPlans
 from asterism.api.local.problem_statuses import checked_name, request_violations
 from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, path_fields
 from asterism.api.operations import OPERATIONS
-from asterism.api.system import Actor, LocalSystem
+from asterism.api.system import Actor, LocalSystem, Proposer
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.audit_log import AuditLog
@@ -82,6 +82,9 @@ class ServerState:
     gate: Gate
     bodies: Bodies
     submitted: Callable[[], None] = lambda: None
+    proposer: Proposer | None = None
+    """The model that answers requests in words."""
+
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: event streams end then."""
 
@@ -179,7 +182,7 @@ class ServerState:
         editor = None if is_person or caller is None else caller.name
         fleet = self.fleet if caller is None else self._fleet_of(caller.name)
         actor = None if caller is None else self.actor_of(caller, request)
-        system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False, client=actor)
+        system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False, client=actor, proposer=self.proposer)
         system.edited_plans, system.audit_log = self.edited_plans, self.audit_log  # those of all callers
         return system
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from starlette.routing import BaseRoute
 
 from asterism.api.credentials import Credentials
+from asterism.api.system import Proposer
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.http_server import LimitedServer, serving
 from asterism.base.listen_address import CannotServe, ListenAddress, renewed_certificate
@@ -48,17 +49,18 @@ async def http_service(
     more: Callable[[ServerState], Iterable[BaseRoute]] = lambda state: (),
     peers: bool = False,
     people: PeopleProxy | None = None,
+    proposer: Proposer | None = None,
 ) -> AsyncIterator[HttpService]:
     """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it;
     ``more`` makes further routes. With ``peers`` it answers the peers of the store too;
-    ``people`` is the proxy that logs people in. Raises CannotServe, and
-    AsterismError for a store that cannot have peers."""
+    ``people`` is the proxy that logs people in, ``proposer`` the model that answers requests in words. Raises
+    CannotServe, and AsterismError for a store that cannot have peers."""
     hosts = request_hosts(address.host, names)
     if not hosts:
         raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
     https = address.certificate is not None or address.behind_proxy
     gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy, people=people)
-    state = ServerState(fleet, gate, Bodies(limits))
+    state = ServerState(fleet, gate, Bodies(limits), proposer=proposer)
     own = context = address.tls_context()
     also_plain = False
     routes: Sequence[BaseRoute] = ()

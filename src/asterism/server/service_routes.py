@@ -14,7 +14,7 @@ from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, Credentia
 from asterism.api.local.edit_handlers import batch_of_edits, check_size
 from asterism.api.local.fleet_handlers import metrics_families
 from asterism.api.operation import READ, path_fields
-from asterism.api.operations import OPERATIONS
+from asterism.api.operations import OPERATIONS, Operations
 from asterism.api.plan_operations import MAX_EDITS
 from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
@@ -62,7 +62,10 @@ class PermissionsQuery(BaseModel, extra="forbid"):
 async def list_permissions(call: Call) -> Any:
     """What the page offers: it knows no scopes."""
     assert call.caller is not None
-    return documents.Permissions(operations=operations_of(call.caller.scopes, call.query.plan))
+    allowed = operations_of(call.caller.scopes, call.query.plan)
+    if call.server.proposer is None:
+        allowed = [name for name in allowed if name != Operations.propose_edit.name]
+    return documents.Permissions(operations=allowed)
 
 
 def operations_of(scopes: Collection[str], plan: str | None) -> list[str]:

@@ -34,6 +34,7 @@ from asterism.durable.editor_budget import (
     go_on_without_editor,
     raise_budget,
     read_account,
+    tasks_paid,
 )
 from asterism.durable.journal_store import Head, load, read_head
 from asterism.durable.stored_plans import read_plan
@@ -100,15 +101,29 @@ def signature(system: LocalSystem, author: str | None) -> str:
 async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> documents.EditOutcome:
     name, reason = request.plan, request.reason
     batch = await checked_batch(system, name, request.edits, reason, request.base_version, request.author)
-    return await _edit(system, request, batch)
+    if request.editor is None:
+        return await _edit(system, request, batch, system.editor)
+    editor = system.editor or request.editor  # a model can only narrow what its caller may do
+    async with tasks_paid(system.fleet, name, batch, dry_run=request.dry_run):
+        return await _edit(system, request, batch, editor)
+
+
+async def propose_edit(system: LocalSystem, request: declared.ProposeEdit) -> documents.EditProposal:
+    if system.proposer is None:
+        words = "there is no model here that answers requests in words. Start the server with --model NAME"
+        raise RequestRefused(409, f"{words}, or use your own: asterism plan ask {request.plan}")
+    if len(request.answers) != len(request.requests) - 1:
+        raise RequestRefused(422, "answers: there is one for each request but the last")
+    return await system.proposer.propose(system, request)
 
 
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
-    return await _edit(system, request, await plan_requests.undo_batch(system.fleet, request.plan, request.reason))
+    batch = await plan_requests.undo_batch(system.fleet, request.plan, request.reason)
+    return await _edit(system, request, batch, system.editor)
 
 
 async def _edit(
-    system: LocalSystem, request: declared.EditPlan | declared.UndoEdit, batch: EditBatch
+    system: LocalSystem, request: declared.EditPlan | declared.UndoEdit, batch: EditBatch, editor: str | None
 ) -> documents.EditOutcome:
     answer = await plan_requests.edit_plan(
         system.fleet,
@@ -116,7 +131,7 @@ async def _edit(
         batch,
         dry_run=request.dry_run,
         timeout=request.timeout,
-        editor=system.editor,
+        editor=editor,
         alone=lambda: system.edited_plans.alone(request.plan),
         entry=system.entry,
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from asterism.api.credentials import InvalidScope, LoginRefused, ScopeMissing, UnknownCredential
 from asterism.api.local.edit_handlers import InvalidEdits
-from asterism.api.operation import KeyReused, NotKept, Operation, OutcomeLost
+from asterism.api.operation import KeyReused, NoProposal, NotKept, Operation, OutcomeLost
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
 from asterism.core.errors import (
@@ -65,6 +65,7 @@ PREFIX = "urn:asterism:problem:"
 STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (EditRejected, 422, "edit-rejected"),
     (EditWaits, 409, "edit-waits"),
+    (NoProposal, 422, "no-proposal"),
     (ApprovalGone, 404, "unknown-approval"),
     (CycleGone, 404, "unknown-cycle"),
     (CycleClaimed, 409, "cycle-claimed"),

@@ -14,18 +14,21 @@ from asterism.cli.cli_context import (
     SectionedCommand,
     fleet_options,
     options,
+    refuse_options,
     refuse_server,
     section,
     store_option,
     store_wait_option,
     with_fleet,
 )
+from asterism.cli.editor_options import edit_proposer, proposer_options
 from asterism.cli.option_types import MIN_SECRET, option, taken_from_environment, webhook_secret
 from asterism.cli.series.series_sync_commands import WebhookSettings, webhook_options
 
 if TYPE_CHECKING:
     from asterism.fleet.event_hook import EventHook
     from asterism.fleet.fleet import Fleet
+    from asterism.models.edit_proposals import EditProposer
     from asterism.server.people_proxy import PeopleProxy
 
 _HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
@@ -127,6 +130,14 @@ def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | No
     )
 
 
+def server_model(values: dict[str, Any]) -> EditProposer | None:
+    """The model that answers requests in words; None without ``--model``. Raises UsageError."""
+    if not values["models"]:
+        refuse_options("needs --model NAME.", "budget", "price", "answers")
+        return None
+    return edit_proposer(**values)
+
+
 def opened_hooks(given: tuple[str, ...], folder: Path | None) -> list[EventHook]:
     """The hooks that the options name. Raises UsageError, InvalidHook, and UnusableSecret for a file that others can
     read."""
@@ -179,6 +190,7 @@ def _secret(name: str, folder: Path | None) -> bytes:
 @store_wait_option
 @fleet_options
 @section("People, with a proxy that logs them in", proxy_options)
+@section("Requests in words", proposer_options)
 @section("Series webhook, with --github", webhook_options)
 def serve(
     listen: str,
@@ -207,7 +219,8 @@ def serve(
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
     their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
     series as `asterism series serve` does. With --event-hook a program that signs what it posts sends events that
-    plans wait for. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
+    plans wait for. With --model the page has a box for requests in words, which this model answers at your
+    expense. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
 
     Without a device policy file it executes no notify command, and sends notices to public addresses only."""
     from asterism.base.listen_address import parse_listen_address
@@ -217,6 +230,7 @@ def serve(
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
     people = people_proxy(webhook_values, behind_proxy)
+    proposer = server_model({name: webhook_values.pop(name) for name in ("models", "budget", "price", "answers")})
     webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
@@ -235,6 +249,7 @@ def serve(
             hooks=hooks,
             peers=peers,
             people=people,
+            proposer=proposer,
             as_json=as_json,
         )
 

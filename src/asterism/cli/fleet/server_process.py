@@ -38,6 +38,7 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from asterism.api.system import Proposer
     from asterism.fleet.event_hook import EventHook
     from asterism.server.endpoint import ServerState
     from asterism.server.people_proxy import PeopleProxy
@@ -58,6 +59,7 @@ async def serve_until_signal(
     hooks: Sequence[EventHook] = (),
     peers: bool = False,
     people: PeopleProxy | None = None,
+    proposer: Proposer | None = None,
     as_json: bool,
 ) -> int:
     """Serve until SIGINT or SIGTERM, or until the worker of the webhook fails. Returns the exit code."""
@@ -85,7 +87,7 @@ async def serve_until_signal(
             return [*mcp_routes(state), *routes, *event_hook_routes.EventHookRoutes(state, hooks).routes]
 
         service = await http.enter_async_context(
-            http_service(fleet, address, names, more=more, peers=peers, people=people)
+            http_service(fleet, address, names, more=more, peers=peers, people=people, proposer=proposer)
         )
         await stack.enter_async_context(monitor_beside(fleet, policy.notices))
         runner = await stack.enter_async_context(runs_plans(fleet, make))

@@ -36,7 +36,15 @@ from asterism.cli.cli_context import (
     with_fleet,
     with_system,
 )
-from asterism.cli.editor_options import MODEL_VARIABLE, allow_imports, budget_limits, editor_terms, resolve_editor
+from asterism.cli.editor_options import (
+    MODEL_VARIABLE,
+    allow_imports,
+    budget_limits,
+    edit_proposer,
+    editor_terms,
+    proposer_options,
+    resolve_editor,
+)
 from asterism.cli.option_types import capabilities, duration_option, number_option, option
 from asterism.cli.plan.plan_context import (
     NO_EDITOR,
@@ -253,6 +261,45 @@ def undo(name: str, reason: str | None, dry_run: bool, timeout: float) -> Any:
         return await attempt_edit(system, name, system.undo_edit(name, reason or "", dry_run, timeout), dry_run=dry_run)
 
     return change
+
+
+@plan.command(short_help="Change a plan by a request in words.")
+@proposer_options
+@option("--yes", "Apply the edits without a question.")
+@option("--dry-run", "Show the edits without applying them.")
+@fleet_options
+def ask(
+    name: str, request: str, yes: bool, dry_run: bool, store: str | None, as_json: bool, **model_values: Any
+) -> int:
+    """Let a model write edits for a REQUEST in words.
+
+    \b
+    asterism plan ask nightly "skip the mail and send a chat message instead" --model openai:gpt-5
+    asterism plan ask nightly "run the tests twice" --dry-run
+
+    The edits are shown before they are applied. In a terminal the command asks whether to apply them; say what to
+    change, and the model proposes again. The edits are those of an editor with the name of the model: its scopes, the
+    taint of the plan and the rules for approvals limit them. This command calls the model, with the key in its
+    environment, also for a plan at a server; the default model is $ASTERISM_MODEL.
+
+    Exits with 1 if the model proposes no edits, if they are rejected, or if you do not want them; with 3 if they wait
+    for the approval of a person, or were only shown, since there is no terminal and no --yes."""
+    if yes and dry_run:
+        raise click.UsageError("--yes and --dry-run exclude each other.")
+    if not request.strip():
+        raise click.UsageError("The request is empty: say in words what to change.")
+    from asterism.cli.plan.plan_proposals import EditConversation
+
+    model_values["models"] = _models(model_values["models"])
+    return EditConversation(name, [request], edit_proposer(**model_values), store, yes, dry_run, as_json).hold()
+
+
+def _models(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The models that are given, or the default. Raises UsageError if there is none."""
+    models = given or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+    if not models:
+        raise click.UsageError(f"Name a model: --model openai:gpt-5, or ${MODEL_VARIABLE}.")
+    return models
 
 
 def _refuse_wait(dry_run: bool) -> None:
@@ -833,10 +880,7 @@ def new(request: str, models: tuple[str, ...], name: str, store: str | None, qui
 
     The plan file goes to standard output; its explanation and a drawing go to standard error. Nothing is executed. A
     plan with mistakes goes back to the model, at most three times; if it has none then, the command exits with 1."""
-    chosen = models or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
-    if not chosen:
-        raise click.UsageError(f"Name a model: --model openai:gpt-5, or ${MODEL_VARIABLE}.")
-
+    chosen = _models(models)
     if not request.strip():
         raise click.UsageError("The request is empty: say in words what the plan is for.")
 

@@ -1,0 +1,203 @@
+"""Edits for a request in words: ``EditProposer`` shows a plan and the request to a model, and returns what it proposes.
+
+A person asks, looks at the proposal, and asks for something else or applies it. Each round is one call of ``propose``
+with all requests and all answers so far, so nothing is remembered between rounds. The model reads the plan as it is at
+each round, through operations of a system: a store that is opened here, or a server. Its edits are checked as a dry run
+of the edit that would apply them, in the name of the model: scopes of editors, taint and rules for approvals hold, and
+violations go back to the model. Nothing here changes a plan.
+
+Where the store is open, the model is paid from the account of the plan, and the exchanges are kept with it. At a
+server the caller pays: the account is that of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from asterism.api import documents
+from asterism.api.client_errors import NotAllowed, NotFound
+from asterism.api.local.plan_documents import change_lines
+from asterism.api.operation import NoProposal
+from asterism.api.plan_operations import ProposeEdit
+from asterism.api.system import LocalSystem, System
+from asterism.base.secret_mask import HIDDEN, Mask
+from asterism.base.text import plural, shorten
+from asterism.core.errors import EditRejected, Violation
+from asterism.core.plan.constellation import Constellation, ConstellationView
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.group_elements import tasks_added
+from asterism.core.plan.status import FAILED, TERMINAL
+from asterism.core.plan.task import needs_of
+from asterism.core.record_codec import read_record
+from asterism.durable.editor_budget import Account, Budget, Spent
+from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
+from asterism.models.cassette import Cassette, MemoryCassette, StoreCassette, joined
+from asterism.models.conversation import Conversation, return_answer
+from asterism.models.device_aliases import DeviceAliases, known_capabilities
+from asterism.models.model_calls import ModelCaller, ModelFailed, ModelMissing
+from asterism.models.model_messages import ToolCall
+from asterism.models.paid_answers import PaidAnswers, check_prices
+from asterism.models.plan_prompt import MOST_ENDS, Surroundings, output_end, request_prompt, violation_lines
+from asterism.orchestrator.events import TaskEvent, end_event
+
+MAX_REJECTIONS = 3
+"""How many answers of one round the plan may reject."""
+
+MOST_OUTPUTS = 4
+"""Of how many failed tasks a prompt shows the end of the output."""
+
+MOST_DEVICES = 1000
+"""How many devices are read."""
+
+
+class EditProposer:
+    """``budget`` is what the model may spend on each plan; 200 calls and 500 tasks unless it names other limits."""
+
+    def __init__(self, caller: ModelCaller, budget: Budget | None = None) -> None:
+        self._caller, self._given = caller, budget or Budget()
+        check_prices(caller, self._given)
+        self._own = MemoryCassette()
+
+    @property
+    def name(self) -> str:
+        """The editor that the edits come from."""
+        return self._caller.names[0]
+
+    async def propose(self, system: System, request: ProposeEdit) -> documents.EditProposal:
+        """See ``Proposer`` of ``api/system.py``."""
+        cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
+        round_ = _Round(system, request, PaidAnswers(self._caller, cassette))
+        try:
+            conversation = await round_.conversation()
+            step = joined(self._given, DEFAULT_BUDGET, await self._caller.unpriced())
+            await cassette.change(request.plan, step)
+            return await round_.answer(conversation)
+        except BudgetSpent as spent:
+            raise NoProposal(_spent_text(request.plan, system, spent)) from None
+        except (ModelFailed, ModelMissing) as error:
+            raise NoProposal(f"{shorten(str(error), 1000)}. Plan {request.plan!r} has not changed") from None
+
+
+def _spent_text(plan: str, system: System, spent: BudgetSpent) -> str:
+    limits = spent.account.higher_limits(spent.needed)
+    how = f"--budget '{limits}'"
+    if isinstance(system, LocalSystem):
+        how = f"asterism plan budget {shlex.quote(plan)} --raise '{limits}'"
+    return f"the budget of the model is spent: {spent}. Raise it: {how}"
+
+
+class _Round:
+    """One round: the request that is answered, and those before it."""
+
+    def __init__(self, system: System, request: ProposeEdit, answers: PaidAnswers) -> None:
+        self._system, self._request, self._answers = system, request, answers
+        self._plan: Constellation | None = None
+
+    async def conversation(self) -> Conversation:
+        """The question to the model: the plan as it is, the first request, and the rounds since."""
+        request = self._request
+        copy = await self._system.copy_plan(request.plan, True)
+        plan = self._plan = await asyncio.to_thread(Constellation.from_json, copy.plan)  # a large plan takes its time
+        view, ends = ConstellationView(plan), _ends(plan, copy.now)
+        around = await self._surroundings(plan, ends)
+        messages: list[Mapping[str, Any]] = [{"user": request_prompt(view, request.requests[0], ends, around)}]
+        for number, (answer, text) in enumerate(zip(request.answers, request.requests[1:], strict=True), 1):
+            messages += _earlier_round(number, answer, text, around.aliases)
+        about = json.dumps(["request", len(request.requests), request.requests[-1]], ensure_ascii=False)
+        return Conversation(about, view, Mask(), 0, messages, aliases=around.aliases)
+
+    async def _surroundings(self, plan: Constellation, ends: list[TaskEvent]) -> Surroundings:
+        devices: list[documents.Device] = []
+        with contextlib.suppress(NotAllowed):  # who may edit one plan need not see the fleet
+            devices = (await self._system.list_devices()).items[:MOST_DEVICES]
+        nodes = plan.nodes.values()
+        kept = {node.task.device for node in nodes if node.task.device is not None}
+        used = {node.device for node in nodes if node.device is not None}
+        aliases = DeviceAliases({device.name for device in devices} | used, kept)
+        needed = frozenset[str]().union(*(needs_of(node.task) for node in nodes))
+        known = await known_capabilities(self._system.fleet) if isinstance(self._system, LocalSystem) else frozenset()
+        there = [(aliases.shown(device.name), device.can, device.slots) for device in devices if not device.draining]
+        return Surroundings(there, await self._outputs(ends), aliases=aliases, capabilities=known | needed)
+
+    async def _outputs(self, ends: list[TaskEvent]) -> dict[str, str]:
+        outputs = {}
+        for end in [end for end in ends if end.status == FAILED][:MOST_OUTPUTS]:
+            with contextlib.suppress(NotAllowed, NotFound):
+                log = await self._system.read_task_logs(self._request.plan, end.task_id)
+                text = "\n".join(entry.text for entry in log.items)
+                outputs[end.task_id] = output_end(text, Mask())
+        return outputs
+
+    async def answer(self, conversation: Conversation) -> documents.EditProposal:
+        """Ask until the plan would accept an answer. Raises EditRejected with the violations of the last one."""
+        for rejections in range(MAX_REJECTIONS + 1):
+            batch = await self._answers.next(conversation)
+            try:
+                outcome = await self._tried(conversation, batch)
+            except EditRejected as rejected:
+                if rejections == MAX_REJECTIONS:
+                    raise
+                lines = violation_lines(rejected.violations, conversation.mask, conversation.aliases)
+                return_answer(conversation, f"The plan rejected this answer:\n{lines}")
+                conversation.steps = 0
+                continue
+            changes = list(change_lines(batch.edits, self._plan))  # a person sees all that would be executed
+            return documents.EditProposal(
+                outcome=replace(outcome, changes=changes),
+                reason=batch.reason,
+                base_version=conversation.view.base_version,
+                editor=self._answers.name,
+                cost=read_record(documents.EditorCost, conversation.cost.to_json()),
+            )
+        raise AssertionError
+
+    async def _tried(self, conversation: Conversation, batch: EditBatch) -> documents.EditOutcome:
+        """What a batch would do. Raises EditRejected, and BudgetSpent if it adds more tasks than the budget allows."""
+        account = await self._answers.cassette.account(self._request.plan) or Account()
+        needed = Spent(tasks=tasks_added(batch))
+        obstacle = account.obstacle(needed)
+        if obstacle is not None:
+            words = f"{obstacle}, and the answer adds {plural(needed.tasks, 'task')}"
+            raise BudgetSpent(words, account, needed)
+        edits = [edit.to_json() for edit in batch.edits]
+        _check_secrets(edits)
+        return await self._system.edit_plan(
+            self._request.plan,
+            edits,
+            self._request.requests[-1],
+            conversation.view.base_version,
+            dry_run=True,
+            editor=self._answers.name,
+        )
+
+
+def _ends(plan: Constellation, now: float) -> list[TaskEvent]:
+    """The ends that a prompt shows: those of failed tasks before others, the newest first."""
+    nodes = [node for node in plan.nodes.values() if node.status in TERMINAL]
+    nodes.sort(key=lambda node: (node.status == FAILED, node.ended_at or 0.0), reverse=True)
+    return [end_event(plan.id, node, now) for node in nodes[:MOST_ENDS]]
+
+
+def _earlier_round(
+    number: int, answer: Mapping[str, Any], text: str, aliases: DeviceAliases
+) -> list[Mapping[str, Any]]:
+    """What was proposed before, and what the person says to it."""
+    edits = answer.get("edits")
+    said = {"edits": aliases.shown_in_edits(edits if isinstance(edits, list) else []), "reason": answer.get("reason")}
+    call = ToolCall(f"round-{number}", "answer", json.dumps(said, ensure_ascii=False))
+    told = f"These edits were not applied. The person asks for something else:\n{text}\n\nAnswer with all edits again."
+    return [{"assistant": "", "calls": [list(call)]}, call.reply(told)]
+
+
+def _check_secrets(edits: list[dict[str, Any]]) -> None:
+    """Raise EditRejected if an edit has the mark of a secret, which the model has read in place of its value."""
+    found = [number for number, edit in enumerate(edits) if HIDDEN in json.dumps(edit, ensure_ascii=False)]
+    if found:
+        words = f'{HIDDEN} stands for a value that is not shown; refer to a secret by its name: {{"secret": "NAME"}}'
+        raise EditRejected([Violation(number, "secret", words) for number in found])
