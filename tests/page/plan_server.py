@@ -153,7 +153,11 @@ class PlanServer:
         gets = {
             "/api/v1/me": lambda request: {"name": "ann", "scopes": scene.scopes, "logout": None},
             "/api/v1/me/operations": lambda request: {
-                "operations": operations_of(frozenset(scene.scopes), request.query_params.get("plan"))
+                "operations": [
+                    name
+                    for name in operations_of(frozenset(scene.scopes), request.query_params.get("plan"))
+                    if name != "propose_edit"  # it has no model
+                ]
             },
             "/api/v1/plans": self._plans,
             plan: lambda request: scene.view(),

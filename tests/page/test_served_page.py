@@ -39,12 +39,13 @@ tasks:
 
 
 @contextmanager
-def server(folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``asterism serve`` in a folder; the value is the process and the link of the login."""
+def server(folder: Path, port: int, *more: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``asterism serve`` in a folder, with ``more`` options; the value is the process and the link of the login."""
     command = [sys.executable, "-m", "asterism", "serve", "--local", "3", "--store", f"sqlite:///{folder}/fleet.db"]
     process = subprocess.Popen(
-        [*command, "--listen", f"127.0.0.1:{port}", "--json"],
+        [*command, "--listen", f"127.0.0.1:{port}", "--json", *more],
         cwd=folder,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

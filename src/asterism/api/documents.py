@@ -647,7 +647,8 @@ class EditOutcome(Document):
 
 class EditProposal(Document):
     """Edits that a model proposes for a request in words. ``outcome`` is what they would do; the plan has not changed.
-    Its ``changes`` have a line for every field of a task that they add or change. To apply them, send them with this ``base_version`` and this ``editor``."""
+    Its ``changes`` have a line for every field of a task that they add or change. To apply them, send them with this
+    ``base_version`` and this ``editor``."""
 
     outcome: EditOutcome
     reason: Annotated[str, Doc("What the model says about them; without edits, why there are none.")]

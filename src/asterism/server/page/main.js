@@ -2,6 +2,7 @@
 import { address, addressOf, go } from "./address.js";
 import { connection, me, post, signIn } from "./api.js";
 import { BudgetBanner } from "./budget_banner.js";
+import { EMPTY_REQUEST } from "./edit_request.js";
 import { EditsView } from "./edits_view.js";
 import { FleetState } from "./fleet_state.js";
 import { FleetView, tabsFor } from "./fleet_view.js";
@@ -19,7 +20,7 @@ import { ENDED_STATES, words } from "./words.js";
 
 const VIEWS = { graph: "Plan", timeline: "Timeline", edits: "Edits" };
 const KEYS = [["/", "search tasks"], ["g, then arrow keys", "walk through the graph"], ["Enter", "open a task"], ["Escape", "close the drawer"], ["+  −  0", "zoom in, zoom out, fit"],
-  ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["n", "new plan"], ["[  ]", "earlier, later version"], ["?", "this list"]];
+  ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["a", "ask a model for a change"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["n", "new plan"], ["[  ]", "earlier, later version"], ["?", "this list"]];
 
 // -- theme: as the system has it, unless the person chose one ---------------------------------------------------------
 const theme = signal(localStorage.getItem("asterism-theme") ?? "");
@@ -93,7 +94,7 @@ function PlanPage({ name }) {
   const select = (task) => go(["plans", name, "graph"], { task, version: query.version });
   const tab = VIEWS[parts[2]] ? parts[2] : "graph";
   return html`<main id="main" tabindex="-1" class="plan-page">
-    <${PlanBar} state=${state} view=${view} edit=${tab === "graph" ? () => { draft.value ??= { edits: [], reason: "" }; } : null} />
+    <${PlanBar} state=${state} view=${view} edit=${tab === "graph" ? () => { draft.value ??= { edits: [], reason: "" }; } : null} ask=${tab === "graph" ? () => { draft.value ??= EMPTY_REQUEST; } : null} />
     ${state.problem.value && html`<${Failure} problem=${state.problem.value} retry=${() => state.reload()} />`}
     ${state.version === null && view.budget?.held_since && !ENDED_STATES.has(view.state) && html`<${BudgetBanner} state=${state} budget=${view.budget} />`}
     ${tab === "graph" ? html`<${PlanView} state=${state} draft=${draft} />` : tab === "timeline" ? html`<${TimelineView} state=${state} select=${select} />` : html`<${EditsView} state=${state} draft=${draft} />`}
@@ -107,7 +108,7 @@ function reviewText(cycles) {
   return `${editors} reviews ${tasks.slice(0, 2).join(", ") || "the plan"}${tasks.length > 2 ? " …" : ""}`;
 }
 
-function PlanBar({ state, view, edit }) {
+function PlanBar({ state, view, edit, ask }) {
   const act = (what) => async () => { await post(["plans", state.name, what]); await state.reload(); };
   const ended = ENDED_STATES.has(view.state);
   const failed = (view.counts?.failed ?? 0) + (view.counts?.cancelled ?? 0);
@@ -119,7 +120,7 @@ function PlanBar({ state, view, edit }) {
     ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
     ${reviewed.length > 0 && state.version === null && html`<a class="review" href=${addressOf(["plans", state.name, "edits"])}>${reviewText(reviewed)}</a>`}
     <span class="spring"></span>
-    ${state.version === null && html`${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
+    ${state.version === null && html`${ask && may("propose_edit") && html`<button data-operation="propose_edit" title="a" onClick=${ask}>Ask</button>`}${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
       ${!ended && html`<${Action} operation="cancel_plan" kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
       ${ended && failed > 0 && html`<${Action} operation="retry_plan" act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
 }

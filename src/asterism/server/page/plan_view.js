@@ -5,6 +5,7 @@ import { Approval } from "./approval.js";
 import { EditComposer } from "./edit_composer.js";
 import { draftOf } from "./edit_draft.js";
 import { preview } from "./edit_preview.js";
+import { EMPTY_REQUEST, EditRequest } from "./edit_request.js";
 import { Graph } from "./graph.js";
 import { FINISHED, collapsedGroups } from "./graph_folds.js";
 import { shownStatus } from "./graph_boxes.js";
@@ -36,7 +37,7 @@ export function PlanView({ state, draft }) {
     fitted.current = layout.opened;
   }, [layout.opened]);
   const shown = useMemo(() => (planned ? preview(view, layout, planned.edits, planned.after) : { view, layout, marks: null }), [view, layout, planned]);
-  const select = (task) => { draft.value = draft.value?.edits.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
+  const select = (task) => { draft.value = draft.value?.edits.length || draft.value?.rounds?.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
   // The graph shows what edits would make of the plan, and moves only if that would be out of sight.
   const show = async (edits) => {
     if (edits === null) return setPlanned(null);
@@ -56,7 +57,9 @@ export function PlanView({ state, draft }) {
     setQuery({ task: "" });
     if (id && query.as !== LIST) controls.current?.focusBox(id);
   };
-  const compose = ({ edits, ...terms }) => { draft.value = { reason: "", ...draft.value, ...terms, edits: [...(draft.value?.edits ?? []), ...edits] }; setQuery({ task: "" }); };
+  const compose = ({ edits, ...terms }) => { const before = draft.value?.rounds ? null : draft.value; draft.value = { reason: "", ...before, ...terms, edits: [...(before?.edits ?? []), ...edits] }; setQuery({ task: "" }); };
+
+  const ask = () => { draft.value ??= EMPTY_REQUEST; setQuery({ task: "" }); };
 
   useEffect(() => {
     const keys = (event) => {
@@ -68,7 +71,7 @@ export function PlanView({ state, draft }) {
         "/": () => search.current.focus(), "+": () => controls.current?.zoomBy(1.25), "=": () => controls.current?.zoomBy(1.25),
         "-": () => controls.current?.zoomBy(0.8), "0": () => controls.current?.fitAll(), f: () => setQuery({ finished: finished ? "" : "1" }),
         l: () => setQuery({ as: query.as === LIST ? "" : LIST }), g: () => controls.current?.focusBox(controls.current.first()),
-        e: () => editable && compose({ edits: [] }), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
+        e: () => editable && compose({ edits: [] }), a: () => editable && may("propose_edit") && ask(), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
       }[event.key];
       if (!act) return;
       event.preventDefault();
@@ -91,7 +94,8 @@ export function PlanView({ state, draft }) {
       ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet.">${editable && html`<p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, tasks: found?.tasks ?? view.tasks, more: found?.more, selected: query.task, select, compose: editable ? compose : null }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, found: found?.boxes ?? null, collapsed, finished, openFold, controls }} />`}
-      ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
+      ${composing && draft.value.rounds ? html`<${EditRequest} state=${state} draft=${draft} show=${show} />`
+      : composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
       : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} change=${(item) => { draft.value = draftOf(item); setQuery({ approval: "" }); }} />`
       : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${editable ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
         fold=${(group) => collapse([group])} open=${(group) => open([group])} />`}
