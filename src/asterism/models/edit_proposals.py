@@ -81,7 +81,9 @@ class EditProposer:
         except BudgetSpent as spent:
             raise NoProposal(_spent_text(request.plan, system, spent)) from None
         except (ModelFailed, ModelMissing) as error:
-            raise NoProposal(f"{shorten(str(error), 1000)}. Plan {request.plan!r} has not changed") from None
+            raise NoProposal(
+                f"{shorten(str(error), 1000).rstrip('.')}. Plan {request.plan!r} has not changed"
+            ) from None
 
 
 def _spent_text(plan: str, system: System, spent: BudgetSpent) -> str:

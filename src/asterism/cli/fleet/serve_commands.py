@@ -131,11 +131,13 @@ def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | No
 
 
 def server_model(values: dict[str, Any]) -> EditProposer | None:
-    """The model that answers requests in words; None without ``--model``. Raises UsageError."""
-    if not values["models"]:
-        refuse_options("needs --model NAME.", "budget", "price", "answers")
-        return None
-    return edit_proposer(**values)
+    """The model that answers requests in words, which is taken from ``values``; None without ``--model``. Raises
+    UsageError."""
+    model = {name: values.pop(name) for name in ("models", "budget", "price", "answers")}
+    if model["models"]:
+        return edit_proposer(**model)
+    refuse_options("needs --model NAME.", "budget", "price", "answers")
+    return None
 
 
 def opened_hooks(given: tuple[str, ...], folder: Path | None) -> list[EventHook]:
@@ -219,8 +221,7 @@ def serve(
     or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
     their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
     series as `asterism series serve` does. With --event-hook a program that signs what it posts sends events that
-    plans wait for. With --model the page has a box for requests in words, which this model answers at your
-    expense. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
+    plans wait for. With --model it answers requests in words, at your expense. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
 
     Without a device policy file it executes no notify command, and sends notices to public addresses only."""
     from asterism.base.listen_address import parse_listen_address
@@ -230,7 +231,7 @@ def serve(
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
     people = people_proxy(webhook_values, behind_proxy)
-    proposer = server_model({name: webhook_values.pop(name) for name in ("models", "budget", "price", "answers")})
+    proposer = server_model(webhook_values)
     webhook = WebhookSettings.if_given(webhook_values)
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)

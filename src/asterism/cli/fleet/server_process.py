@@ -74,7 +74,6 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     tune_gc()
     raise_descriptor_limit()
-    make = policy.orchestrators(local)
     also: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
         hook = None
@@ -90,7 +89,7 @@ async def serve_until_signal(
             http_service(fleet, address, names, more=more, peers=peers, people=people, proposer=proposer)
         )
         await stack.enter_async_context(monitor_beside(fleet, policy.notices))
-        runner = await stack.enter_async_context(runs_plans(fleet, make))
+        runner = await stack.enter_async_context(runs_plans(fleet, policy.orchestrators(local)))
         service.state.submitted = runner.wake
         with stop_signals() as stop:
             if hook is not None:

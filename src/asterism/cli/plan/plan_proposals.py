@@ -53,7 +53,7 @@ class EditConversation:
         while True:
             proposal = with_system(self.store, self._propose)
             if proposal is None:
-                return REJECTED
+                return NOT_APPLIED
             if self.dry_run:
                 return 0
             edits = proposal.outcome.edits
@@ -91,18 +91,19 @@ class EditConversation:
         self.requests.append(said)
 
     async def _propose(self, system: System) -> EditProposal | None:
-        """Print what the model proposes. None if the plan rejects it; the reasons are printed then."""
+        """Print what the model proposes. None if there is nothing, or the plan rejects it; that is printed then."""
         proposals: list[EditProposal] = []
 
         async def outcome() -> EditOutcome:
             request = ProposeEdit(self.name, self.requests, self.answers)
-            try:
-                proposals.append(await self.proposer.propose(system, request))
-            except NoProposal as error:
-                raise click.ClickException(f"{error}.") from None
+            proposals.append(await self.proposer.propose(system, request))
             return proposals[0].outcome
 
-        answer = await attempt_edit(system, self.name, outcome(), dry_run=True)
+        try:
+            answer = await attempt_edit(system, self.name, outcome(), dry_run=True)
+        except NoProposal as error:
+            note(f"{error}.")
+            return None
         if not proposals:
             answer.print(self.as_json)
             return None
@@ -117,7 +118,7 @@ class EditConversation:
     def _cost(self, proposal: EditProposal) -> str:
         from asterism.core.plan.editor_cost import EditorCost
 
-        return str(EditorCost(**vars(proposal.cost))).partition(" of ")[0]
+        return str(EditorCost.from_json(vars(proposal.cost)))
 
     def _apply(self, proposal: EditProposal) -> int:
         """Apply what is proposed, in the name of the person and of the model. Returns the exit code."""

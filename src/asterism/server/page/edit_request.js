@@ -26,6 +26,7 @@ export function EditRequest({ state, draft, show }) {
   // The conversation may be closed meanwhile, or another one may have begun.
   const during = async (what, act) => {
     const here = draft.value;
+    box.current?.focus({ preventScroll: true }); // a button that is disabled would lose the focus, and Escape with it
     setBusy(what);
     setProblem(null);
     try {
@@ -48,7 +49,6 @@ export function EditRequest({ state, draft, show }) {
     draft.value = { ...draft.value, edits: proposal.outcome.edits, rounds: [...rounds, { text: text.trim(), proposal }] };
     setText("");
     await show(proposal.outcome.edits.length ? proposal.outcome.edits : null);
-    box.current?.focus({ preventScroll: true });
   });
   const apply = () => during("The edits are applied…", async () => {
     const reason = rounds.map((round) => round.text).join("; ").slice(0, LONGEST_REASON);

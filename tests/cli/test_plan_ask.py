@@ -1,0 +1,183 @@
+"""``asterism plan ask`` on a store and at a server: rounds, --yes, --dry-run, and one sentence for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from asterism.api.system import LocalSystem
+from asterism.cli.plan.plan_proposals import EditConversation
+from asterism.fleet.fleet import Fleet
+from tests.cli.system_scenes import SystemScene, system_scene
+from tests.cli.test_model_commands import MODEL, served
+from tests.models.model_server import Reply
+
+PLAN = """asterism: 1
+id: nightly
+tasks:
+  build: {shell: make}
+  mail: {shell: mail-it, after: build}
+"""
+CHAT = [
+    {"op": "remove_task", "task_id": "mail"},
+    {"op": "add_task", "task": {"id": "chat", "shell": "chat-it"}},
+    {"op": "add_dependency", "source": "build", "target": "chat"},
+]
+RENAMED = [{"op": "update_task", "task_id": "mail", "changes": {"shell": "chat-it"}}]
+REQUEST = "skip the mail and send a chat message instead"
+
+
+@pytest.fixture(params=["sqlite", "server"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SystemScene]:
+    with system_scene(request.param, tmp_path / "scene", "") as scene:
+        yield scene
+
+
+def stored(scene: SystemScene, **options: Any) -> None:
+    async def submit(fleet: Fleet) -> None:
+        await LocalSystem(fleet).submit_plan(PLAN, **options)
+
+    scene.ask(submit)
+
+
+def ask(scene: SystemScene, *script: Any, words: tuple[str, ...] = (), says: str = "", text: str = REQUEST) -> Result:
+    with served(*script) as server:
+        options = ("--model", MODEL, *words)
+        return scene.run("plan", "ask", "nightly", text, *options, stdin=says, **server.environment)
+
+
+def tasks(scene: SystemScene) -> list[str]:
+    return [task["id"] for task in scene.json("plan", "show", "nightly")["tasks"]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input and output are a terminal."""
+    monkeypatch.setattr(EditConversation, "_interactive", True)
+
+
+def test_edits_are_shown_and_applied_in_the_name_of_the_person(scene: SystemScene, terminal: None) -> None:
+    stored(scene)
+    done = ask(scene, Reply.edits(*CHAT, reason="A chat task takes its place."), says="y\n")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["remove task 'mail'", "add task 'chat'", "    shell: chat-it"]
+    assert "Plan 'nightly' would change: version 0 -> 1." in done.stdout
+    assert f"{MODEL}: A chat task takes its place. (1 call of {MODEL}" in done.stderr
+    assert "Apply? [y/N or say what to change]" in done.output
+    assert "Plan 'nightly' changed: version 0 -> 1." in done.stdout
+    assert tasks(scene) == ["build", "chat"]
+    assert f"by ann: {REQUEST}" in scene.ok("plan", "history", "nightly")
+
+
+def test_a_new_sentence_is_the_next_round_with_those_before_it(scene: SystemScene, terminal: None) -> None:
+    stored(scene)
+    with served(Reply.edits(*CHAT), Reply.edits(*RENAMED)) as server:
+        words = ("plan", "ask", "nightly", REQUEST, "--model", MODEL)
+        done = scene.run(*words, stdin="keep the task\ny\n", **server.environment)
+        assert done.exit_code == 0, done.output
+        second = server.questions[1].text
+    assert REQUEST in second
+    assert "keep the task" in second
+    assert "chat-it" in second
+    assert tasks(scene) == ["build", "mail"]
+    assert f"by ann: {REQUEST}; keep the task" in scene.ok("plan", "history", "nightly")
+
+
+def test_a_plan_that_moves_between_diff_and_answer_is_not_overwritten(
+    scene: SystemScene, terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(scene)
+    said = iter(["y", "n"])
+
+    def others_are_faster(conversation: EditConversation, question: str) -> str:
+        if "Apply" in question:
+            changes = json.dumps({"edits": [{**RENAMED[0], "changes": {"shell": "mail-both"}}]})
+            scene.ok("plan", "edit", "nightly", "--edits", "-", stdin=changes)
+        return next(said)
+
+    monkeypatch.setattr(EditConversation, "_ask", others_are_faster)
+    done = ask(scene, Reply.edits(*CHAT))
+    assert done.exit_code == 1
+    assert "[stale]" in done.stderr
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_no_is_no(scene: SystemScene, terminal: None) -> None:
+    stored(scene)
+    for says in ("n\n", "\n"):
+        assert ask(scene, Reply.edits(*CHAT), says=says).exit_code == 1
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_without_a_terminal_edits_are_shown_and_applied_only_with_yes(scene: SystemScene) -> None:
+    stored(scene)
+    shown = ask(scene, Reply.edits(*CHAT), says="y\n")
+    assert (shown.exit_code, "add task 'chat'" in shown.stdout) == (3, True)
+    assert "Give --yes to apply edits" in shown.stderr
+    dry = ask(scene, Reply.edits(*CHAT), words=("--dry-run",))
+    assert (dry.exit_code, dry.stdout) == (0, shown.stdout)
+    document = json.loads(ask(scene, Reply.edits(*CHAT), words=("--dry-run", "--json")).stdout)
+    assert (document["base_version"], document["editor"], document["outcome"]["dry_run"]) == (0, MODEL, True)
+    assert tasks(scene) == ["build", "mail"]
+    done = ask(scene, Reply.edits(*CHAT), words=("--yes", "--json"))
+    assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 1)
+    assert tasks(scene) == ["build", "chat"]
+
+
+def test_what_the_plan_rejects_or_lets_wait_has_the_documented_exit_code(scene: SystemScene) -> None:
+    stored(scene, scopes=["edits=add_task,add_dependency,remove_task"], approvals=["edits=remove_task"])
+    rejected = ask(scene, Reply.edits(*RENAMED), words=("--yes",))
+    assert rejected.exit_code == 1
+    assert f"outside the scope of the editor '{MODEL}'" in rejected.stderr
+    waits = ask(scene, Reply.edits(*CHAT), words=("--yes",))
+    assert waits.exit_code == 3, waits.output
+    assert "asterism plan approve nightly 1" in waits.output
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_no_edits_are_an_answer(scene: SystemScene) -> None:
+    stored(scene)
+    none = ask(scene, Reply.edits(reason="The plan sends no mail."), words=("--yes",))
+    assert none.exit_code == 1
+    assert "The plan sends no mail." in none.stderr
+
+
+@pytest.mark.parametrize(
+    ("reply", "words", "says"),
+    [
+        (Reply.refusal(), (), f"{MODEL} refused to answer: I cannot help with that. Plan 'nightly' has not changed."),
+        (Reply("certainly!"), (), "the last answer is wrong: it has no call of the tool `answer`"),
+        (Reply.edits(*CHAT), ("--budget", "0calls"), "the budget of the model is spent: 0 of 0 calls are spent"),
+        (Reply.edits(*CHAT), ("--budget", "0tasks"), "and the answer adds 1 task"),
+    ],
+)
+def test_a_model_that_does_not_help_is_one_sentence(
+    scene: SystemScene, reply: Reply, words: tuple[str, ...], says: str
+) -> None:
+    stored(scene)
+    done = ask(scene, reply, words=("--yes", *words))
+    assert done.exit_code == 1
+    assert says in done.stderr
+    if "budget" in says:
+        assert "Raise it: " in done.stderr
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_what_is_missing_is_named_before_anything_is_opened(tmp_path: Path) -> None:
+    scene = SystemScene(tmp_path)
+    words = ("plan", "ask", "nightly")
+    assert "Name a model: --model" in scene.run(*words, REQUEST).stderr
+    assert "The request is empty" in scene.run(*words, " ", "--model", MODEL).stderr
+    assert "exclude each other" in scene.run(*words, REQUEST, "--yes", "--dry-run").stderr
+    no_key = scene.run(*words, REQUEST, "--model", MODEL, OPENAI_API_KEY="", OPENAI_BASE_URL="")
+    assert (no_key.exit_code, f"--model {MODEL} cannot be used" in no_key.stderr) == (64, True)
+    unknown = scene.run(*words, REQUEST, "--model", "nobody:knows")
+    assert (unknown.exit_code, "--model nobody:knows cannot be used" in unknown.stderr) == (64, True)
+    served = scene.run("serve", "--budget", "$1")
+    assert "--budget needs --model NAME." in served.stderr
