@@ -151,7 +151,7 @@ def test_no_edits_are_an_answer(scene: SystemScene) -> None:
 @pytest.mark.parametrize(
     ("reply", "words", "says"),
     [
-        (Reply.refusal(), (), f"{MODEL} refused to answer: I cannot help with that. Plan 'nightly' has not changed."),
+        (Reply.refusal(), (), f"{MODEL} refused to answer. Plan 'nightly' has not changed."),
         (Reply("certainly!"), (), "the last answer is wrong: it has no call of the tool `answer`"),
         (Reply.edits(*CHAT), ("--budget", "0calls"), "the budget of the model is spent: 0 of 0 calls are spent"),
         (Reply.edits(*CHAT), ("--budget", "0tasks"), "and the answer adds 1 task"),

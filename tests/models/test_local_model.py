@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from asterism import Constellation
+from asterism.api.operation import NoProposal
+from asterism.api.plan_operations import ProposeEdit
+from asterism.api.system import LocalSystem
+from asterism.core.errors import EditRejected
 from asterism.core.plan.invariants import check_invariants
+from asterism.fleet.fleet import Fleet
+from asterism.models import Budget, StoreCassette
+from asterism.models.edit_proposals import EditProposer
 from asterism.models.model_calls import ModelCaller
 from asterism.models.model_editor import ModelEditor
+from asterism.store.memory import MemoryStore
 from tests.models.editor_scenes import orchestrator, pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -42,11 +51,37 @@ def local_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         process.kill()
 
 
+def patient_caller() -> ModelCaller:
+    """Its answers are short: two processors write a few tokens a second while they also run other tests."""
+    return ModelCaller([NAME], settings={"max_tokens": 120}, attempts=1, timeout=1800, stall_timeout=1800)
+
+
+async def test_a_request_in_words_is_a_valid_batch_or_a_refusal_and_changes_nothing_before_it_is_applied(
+    local_model: str,
+) -> None:
+    proposer = EditProposer(patient_caller(), Budget(calls=4), max_steps=1, max_rejections=0)
+    async with Fleet(MemoryStore(), by="ann") as fleet:
+        system = LocalSystem(fleet)
+        await system.submit_plan("asterism: 1\nid: nightly\ntasks:\n  build: {shell: make}\n")
+        before = await system.copy_plan("nightly")
+        try:
+            proposal = await proposer.propose(system, ProposeEdit("nightly", ["add a task that prints hello"]))
+        except (NoProposal, EditRejected):
+            proposal = None
+        assert (await system.copy_plan("nightly")).plan == before.plan
+        assert await StoreCassette(fleet.store).exchanges("nightly"), "the model was asked"
+        if proposal is not None:
+            outcome = await system.edit_plan(
+                "nightly", proposal.outcome.edits, "asked", proposal.base_version, editor=proposal.editor
+            )
+            assert outcome.accepted
+        check_invariants(Constellation.from_json((await system.copy_plan("nightly")).plan))
+
+
 async def test_every_answer_is_a_batch_or_a_refusal_and_the_plan_is_not_harmed(local_model: str) -> None:
-    caller = ModelCaller([NAME], settings={"max_tokens": 200}, attempts=1, timeout=1800, stall_timeout=1800)
-    editor = ModelEditor(NAME, caller=caller, budget="20calls", max_steps=2)
+    editor = ModelEditor(NAME, caller=patient_caller(), budget="20calls", max_steps=1)
     plan = pipeline()
-    result = await orchestrator(editor, edit_timeout=3600, max_rejections=1).run(plan)
+    result = await orchestrator(editor, edit_timeout=3600, max_rejections=0).run(plan)
     exchanges = await editor.cassette.exchanges(plan.id)
     assert exchanges, "the model was asked"
     for exchange in exchanges:

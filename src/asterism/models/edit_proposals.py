@@ -42,7 +42,7 @@ from asterism.models.conversation import Conversation, return_answer
 from asterism.models.device_aliases import DeviceAliases, known_capabilities
 from asterism.models.model_calls import ModelCaller, ModelFailed, ModelMissing
 from asterism.models.model_messages import ToolCall
-from asterism.models.paid_answers import PaidAnswers, check_prices
+from asterism.models.paid_answers import MAX_STEPS, PaidAnswers, check_prices
 from asterism.models.plan_prompt import MOST_ENDS, Surroundings, output_end, request_prompt, violation_lines
 from asterism.orchestrator.events import TaskEvent, end_event
 
@@ -57,10 +57,20 @@ MOST_DEVICES = 1000
 
 
 class EditProposer:
-    """``budget`` is what the model may spend on each plan; 200 calls and 500 tasks unless it names other limits."""
+    """``budget`` is what the model may spend on each plan; 200 calls and 500 tasks unless it names other limits.
+    ``max_steps`` is how many requests one answer may take, ``max_rejections`` how many answers of one round the plan
+    may reject."""
 
-    def __init__(self, caller: ModelCaller, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        caller: ModelCaller,
+        budget: Budget | None = None,
+        *,
+        max_steps: int = MAX_STEPS,
+        max_rejections: int = MAX_REJECTIONS,
+    ) -> None:
         self._caller, self._given = caller, budget or Budget()
+        self._max_steps, self._max_rejections = max_steps, max_rejections
         check_prices(caller, self._given)
         self._own = MemoryCassette()
 
@@ -72,7 +82,8 @@ class EditProposer:
     async def propose(self, system: System, request: ProposeEdit) -> documents.EditProposal:
         """See ``Proposer`` of ``api/system.py``."""
         cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
-        round_ = _Round(system, request, PaidAnswers(self._caller, cassette))
+        answers = PaidAnswers(self._caller, cassette, max_steps=self._max_steps)
+        round_ = _Round(system, request, answers, self._max_rejections)
         try:
             conversation = await round_.conversation()
             step = joined(self._given, DEFAULT_BUDGET, await self._caller.unpriced())
@@ -97,8 +108,9 @@ def _spent_text(plan: str, system: System, spent: BudgetSpent) -> str:
 class _Round:
     """One round: the request that is answered, and those before it."""
 
-    def __init__(self, system: System, request: ProposeEdit, answers: PaidAnswers) -> None:
+    def __init__(self, system: System, request: ProposeEdit, answers: PaidAnswers, max_rejections: int) -> None:
         self._system, self._request, self._answers = system, request, answers
+        self._max_rejections = max_rejections
         self._plan: Constellation | None = None
 
     async def conversation(self) -> Conversation:
@@ -138,12 +150,12 @@ class _Round:
 
     async def answer(self, conversation: Conversation) -> documents.EditProposal:
         """Ask until the plan would accept an answer. Raises EditRejected with the violations of the last one."""
-        for rejections in range(MAX_REJECTIONS + 1):
+        for rejections in range(self._max_rejections + 1):
             batch = await self._answers.next(conversation)
             try:
                 outcome = await self._tried(conversation, batch)
             except EditRejected as rejected:
-                if rejections == MAX_REJECTIONS:
+                if rejections == self._max_rejections:
                     raise
                 lines = violation_lines(rejected.violations, conversation.mask, conversation.aliases)
                 return_answer(conversation, f"The plan rejected this answer:\n{lines}")

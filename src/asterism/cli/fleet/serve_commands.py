@@ -217,11 +217,12 @@ def serve(
     asterism serve --github org/repo --assign copilot-swe-agent --secret-file secret
 
     It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
-    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
-    or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
-    their tasks, or --local N. With --github it also receives the webhook of a repository at /webhook, and syncs its
-    series as `asterism series serve` does. With --event-hook a program that signs what it posts sends events that
-    plans wait for. With --model it answers requests in words, at your expense. With --peers it answers peers as `asterism peer serve` does, with the certificate of the store.
+    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate, or
+    --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute their
+    tasks, or --local N. With --model it answers requests in words, at your expense. With --github it also receives the
+    webhook of a repository at /webhook, and syncs its series as `asterism series serve` does. With --event-hook a
+    program that signs what it posts sends events that plans wait for. With --peers it answers peers as `asterism peer
+    serve` does, with the certificate of the store.
 
     Without a device policy file it executes no notify command, and sends notices to public addresses only."""
     from asterism.base.listen_address import parse_listen_address
