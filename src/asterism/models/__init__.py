@@ -1,6 +1,8 @@
 """Language models that edit and write plans.
 
 ``model_editor``        a language model that edits plans: ``ModelEditor``
+``paid_answers``        its answers, paid for one question at a time from the account of a plan
+``edit_proposals``      edits for a request in words, in several rounds: ``EditProposer``
 ``planner``             a plan file from a request in words: ``draft_plan``
 ``budget``              what a call may cost at most: prices, estimates (the budget: ``durable/editor_budget.py``)
 ``plan_prompt``         the compact view of a plan that it reads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,7 @@ def serve(
     Without a device policy file it executes no notify command, and sends notices to public addresses only."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.fleet.device_process import log_to_stderr
-    from asterism.cli.fleet.server_process import ServerPolicy
+    from asterism.cli.fleet.server_process import ServerPolicy, serve_until_signal
 
     refuse_server(store, "A server serves a store: give --store sqlite:///file.db or postgresql://…")
     hooks = opened_hooks(webhook_values.pop("event_hooks"), webhook_values.pop("hook_secrets"))
@@ -237,24 +238,20 @@ def serve(
     address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
     policies = ServerPolicy.find(policy)
 
-    async def run(fleet: Fleet) -> int:
-        from asterism.cli.fleet.server_process import serve_until_signal
-
-        return await serve_until_signal(
-            fleet,
-            address,
-            names,
-            local=local,
-            policy=policies,
-            login=not no_login,
-            webhook=webhook,
-            hooks=hooks,
-            peers=peers,
-            people=people,
-            proposer=proposer,
-            as_json=as_json,
-        )
-
+    run = partial(
+        serve_until_signal,
+        address=address,
+        names=names,
+        local=local,
+        policy=policies,
+        login=not no_login,
+        webhook=webhook,
+        hooks=hooks,
+        peers=peers,
+        people=people,
+        proposer=proposer,
+        as_json=as_json,
+    )
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True, wait=store_wait)
 
