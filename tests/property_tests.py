@@ -3,7 +3,7 @@
 =========  ============================  ===========================================================
 profile    examples                      used by
 =========  ============================  ===========================================================
-quick      few, the same each run        ``make test``: no test passes or fails by luck
+quick      an eighth, the same each run  ``make test``: no test passes or fails by luck
 random     all, new ones each run        ``make test-long``, which prints their seed
 =========  ============================  ===========================================================
 
@@ -32,7 +32,7 @@ providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With the profile ``quick``, let each test try a sixteenth of its examples."""
+    """With the profile ``quick``, let each test try an eighth of its examples."""
     if settings.get_current_profile_name() != "quick":
         return
     tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
@@ -53,4 +53,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _fewer(options: settings) -> settings:
-    return settings(options, max_examples=min(options.max_examples, max(_FEWEST, options.max_examples // 16)))
+    return settings(options, max_examples=min(options.max_examples, max(_FEWEST, options.max_examples // 8)))
