@@ -223,7 +223,9 @@ def main() -> None:
         [began] = [number for number, line in enumerate(lines) if line.plain.startswith("release ")]
         for name, colours in THEMES.items():
             draw_terminal([Text(f"$ {COMMAND}"), Text(), *lines[began:]], name, colours)
-        draw_page(browser, re.search(r"http://\S+", terminal.text)[0])
+        link = re.search(r"http://\S+", terminal.text)
+        assert link is not None
+        draw_page(browser, link[0])
 
 
 if __name__ == "__main__":
