@@ -224,7 +224,13 @@ def test_every_argument_that_names_something_is_completed() -> None:
         for command, argument in arguments(commands)
         if "shell_complete" not in vars(argument) and type(argument.type) is type(click.STRING)
     }
-    free = {("monitor", "name"), ("plan new", "request"), ("peer accept", "invitation"), ("peer sync", "words")}
+    free = {
+        ("monitor", "name"),
+        ("plan new", "request"),
+        ("plan ask", "request"),
+        ("peer accept", "invitation"),
+        ("peer sync", "words"),
+    }
     free |= {("login", "url")}  # a new server
     free |= {("event send", "name"), ("event list", "name"), ("plan get", "output")}  # as plans and tasks name them
     assert without <= free
