@@ -218,7 +218,8 @@ async def test_an_edit_that_a_rule_lets_wait_says_so_in_its_proposal_and_waits()
             await apply(system, proposal)
         assert await tasks_of(system) == ["build", "mail"]
         [waiting] = (await system.list_approvals("nightly")).items
-        assert waiting.batch["author"] == "ann"
+        assert waiting.batch["author"] == "test:scripted"  # the limits of editors sign with the name of the editor
+        assert waiting.batch["reason"] == REQUEST
 
 
 async def test_in_a_tainted_plan_the_edits_of_a_model_wait_and_those_of_a_person_do_not() -> None:
