@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import struct
 import threading
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from asterism.store.protocol import (
     TakeRequest,
     Write,
 )
-from asterism.store.sqlite import SqliteStore, connection, group_commit, reads
+from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.sqlite import store as sqlite_store
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_fixtures import (
@@ -424,64 +422,3 @@ async def test_conflicts_do_not_count_as_commit_times(tmp_path: Path) -> None:
             with pytest.raises(Conflict):
                 await store.commit([PutRegister("a", 1, None), PutRegister("gone", 1, 7)])
         assert store._writer._average == slow
-
-
-# -- the log -----------------------------------------------------------------------------------------------------------
-
-
-def pages_in_log(store: SqliteStore) -> tuple[int, int]:
-    """How many pages the log has, and how many of them have been copied into the store: from its index. (To close that
-    releases the locks of this process on it, which matters only if there is another one.)"""
-    index = Path(f"{store.path}-shm").read_bytes()
-    return struct.unpack_from("=I", index, 16)[0], struct.unpack_from("=I", index, 96)[0]
-
-
-async def commits(store: SqliteStore, number: int) -> None:
-    for key in range(number):
-        await store.commit([PutRegister(f"{key}/{uuid.uuid4()}", "x" * 1000, None)])
-
-
-@pytest.mark.parametrize("copy_after", [10, pytest.param(10**9, id="without copying")])
-async def test_the_log_is_copied_after_some_commits(
-    copy_after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "COPY_AFTER", copy_after)
-    async with opened(tmp_path / "fleet.db") as store:
-        before = pages_in_log(store)[1]
-        await commits(store, 10)
-        if store._copying is not None:
-            await store._copying
-        pages, copied = pages_in_log(store)
-        assert pages > 10
-        assert (copied > before) is (copy_after == 10)
-
-
-async def test_commits_do_not_wait_for_a_copy_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on, copies = threading.Event(), threading.Event(), []
-
-    def copy_log(cursor: sqlite3.Cursor) -> None:
-        copies.append(threading.current_thread())
-        begun.set()
-        go_on.wait()
-
-    monkeypatch.setattr(reads, "copy_log", copy_log)
-    monkeypatch.setattr(group_commit, "COPY_AFTER", 5)
-    async with opened(tmp_path / "fleet.db") as store:
-        await commits(store, 5)
-        await asyncio.to_thread(begun.wait)
-        await commits(store, 20)
-        assert len(copies) == 1  # one at a time
-        assert threading.main_thread() not in copies
-        go_on.set()
-
-
-@pytest.mark.parametrize("limit", [50, pytest.param(10**6, id="without a limit")])
-async def test_the_log_begins_anew_although_nobody_ever_copies_it_whole(
-    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While many write, a copy is never complete: there are new commits when it ends."""
-    monkeypatch.setattr(connection, "LOG_PAGES", limit)
-    monkeypatch.setattr(reads, "copy_log", lambda cursor: None)
-    async with opened(tmp_path / "fleet.db") as store:
-        await commits(store, 100)
-        assert (pages_in_log(store)[0] < 2 * 50) is (limit == 50)

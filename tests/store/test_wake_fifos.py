@@ -259,11 +259,16 @@ async def test_a_message_is_followed_in_the_event_loop_if_the_file_is_quick(
     quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The way to a thread and back takes longer than to look, above all while the event loop is busy."""
-    in_thread = []
+    in_thread: list[bool] = []
     async with two_stores(tmp_path, monkeypatch) as (here, there):
         offered = await watched(here, OFFERED)
         poll = here._writer.poll
-        monkeypatch.setattr(here._writer, "poll", lambda: (in_thread.append(1), poll()))
+
+        def poll_in_thread() -> None:
+            in_thread.append(True)
+            poll()
+
+        monkeypatch.setattr(here._writer, "poll", poll_in_thread)
         monkeypatch.setattr(here._writer, "_average", 0.0 if quick else 1.0)
         await there.commit([PutRun(a_run(1), None)])
         assert await offered.wait(LONG)

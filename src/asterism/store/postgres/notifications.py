@@ -29,7 +29,7 @@ from asterism.store.watches import Watches
 log = logging.getLogger(__name__)
 
 LONGEST_PAYLOAD = 7500  # the server takes up to 7,999 bytes
-NOTIFY_INTERVAL = 0.005
+NOTIFY_INTERVAL = 0.01
 """The least time between two notifications of one process, in seconds."""
 
 KEEPALIVE = 10.0

@@ -55,11 +55,6 @@ _opening = threading.Lock()
 LOG_LIMIT = 64 * 1024 * 1024
 """The size to which the log is truncated after a checkpoint, in bytes."""
 
-LOG_PAGES = 2000
-"""From so many pages in the log on, a commit copies what is left of it into the store, so that the log begins anew.
-Most of it has been copied by then (``reads.copy_log``): to copy everything takes up to 80 ms, and the next commits of
-the process wait for it."""
-
 
 class FileConnection:
     """A connection that one thread at a time uses. With a ``leader`` it only reads, in the file that the leader has
@@ -224,7 +219,6 @@ class FileConnection:
             schema.migrate(connection, self.path, self.busy_timeout)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         else:
             connection.execute("PRAGMA query_only = 1")
         connection.execute("PRAGMA data_version").fetchone()  # any read opens the log; another process may recover it

@@ -50,9 +50,6 @@ CROWDED = 20
 SMOOTHING = 0.1
 """The weight of the last commit in that average."""
 
-COPY_AFTER = 100
-"""After so many commits of this process a reader thread copies the log. A commit writes about ten pages to it."""
-
 LOCK_PAUSE = (0.0005, 0.003)
 """The pause before the next try for the lock lies between these, in seconds."""
 
@@ -65,14 +62,11 @@ class _Locked(Exception):
 
 
 class Writer:
-    """Performs jobs that write. Belongs to the event loop in which it was created. ``copy_log`` begins to copy the
-    log."""
+    """Performs jobs that write. Belongs to the event loop in which it was created."""
 
-    def __init__(self, connection: FileConnection, watches: Watches, copy_log: Callable[[], None]) -> None:
+    def __init__(self, connection: FileConnection, watches: Watches) -> None:
         self._connection = connection
         self._watches = watches
-        self._copy_log = copy_log
-        self._commits = 0  # since the log was copied
         self.fifos = WakeFifos(connection.path, self._poll_here)
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []  # of this turn of the event loop
@@ -320,10 +314,6 @@ class Writer:
     # -- in the event loop -------------------------------------------------------------------------------------------
 
     def _settle(self, jobs: list[Job]) -> None:
-        self._commits += 1
-        if self._commits >= COPY_AFTER:
-            self._commits = 0
-            self._copy_log()
         topics: set[str] = set()
         for job in jobs:
             if job.error is None:

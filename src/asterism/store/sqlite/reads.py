@@ -130,11 +130,6 @@ def run(cursor: sqlite3.Cursor, run_id: str) -> Run | None:
     return None if row is None else row_codec.run_of(row)
 
 
-def copy_log(cursor: sqlite3.Cursor) -> None:
-    """Copy the log into the store (a checkpoint). Neither waits for commits or reads, nor lets them wait."""
-    cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-
-
 def any_offered(cursor: sqlite3.Cursor) -> bool:
     return cursor.execute(STATEMENTS["any_offered"]).fetchone() is not None
 

@@ -8,7 +8,6 @@ messages (``wake_fifos``), and by polling the version of the file.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sqlite3
 import time
@@ -30,7 +29,7 @@ from asterism.store.sqlite.queue import TakeJob, first_page
 from asterism.store.sqlite.reads import P, ReaderThreads, Result
 from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.sqlite.write_jobs import CallJob, CommitJob, HeartbeatJob, prune, start_feed
-from asterism.store.store_errors import StoreCorrupt, StoreError, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches, check_distinct_records
 
 HOUR = 3600.0
@@ -75,9 +74,8 @@ class SqliteStore:
         self._watches = Watches()
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
         self._connection = FileConnection(path, busy_timeout)
-        self._writer = Writer(self._connection, self._watches, self._copy_log)
+        self._writer = Writer(self._connection, self._watches)
         self._readers = ReaderThreads(self._connection, READERS, self._writer.poll)
-        self._copying: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -230,15 +228,6 @@ class SqliteStore:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def _copy_log(self) -> None:
-        """Begin to copy the log in a reader thread, unless that is being done."""
-        if self._copying is None or self._copying.done():
-            self._copying = asyncio.get_running_loop().create_task(self._copied_log())
-
-    async def _copied_log(self) -> None:
-        with contextlib.suppress(sqlite3.Error, StoreError):  # a commit meets the same error
-            await self._readers.ask(reads.copy_log)
-
     async def check(self) -> list[str]:
         apart = ReaderThreads(self._connection, 1, self._writer.poll)  # a thread of its own, since it takes long
         try:
@@ -274,8 +263,6 @@ class SqliteStore:
         """Finish pending calls. Later calls raise StoreUnavailable."""
         await self._writer.close()
         await self._readers.close()
-        if self._copying is not None:
-            await self._copying
         self._watches.wake_all()
 
 
