@@ -142,7 +142,7 @@ def test_an_overview_compares_names_with_one_collator(page: Any) -> None:
             return compare.apply(this, terms);
         };
     }""")
-    shown = page.evaluate(DRAW, drawn(large_scene(500).plan, [], DESKTOP))
+    shown = page.evaluate(DRAW, drawn(large_scene(100).plan, [], DESKTOP))
     assert any(box["kind"] == "bundle" for box in shown["overview"]["boxes"])
     assert page.evaluate("window.compared") == 0
 
