@@ -335,6 +335,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "plan budget": [case("nightly", quiet="there is none"), case(NAME), case("nightly", "--raise", NAME)],
         "plan exchanges": [case("nightly", quiet="there are none"), case(NAME)],
         "plan new": [case(NAME, "--model", NAME)],
+        "plan ask": [case("nightly", NAME, "--model", NAME), case(NAME, NAME, "--model", NAME)],
         "mcp": [case("--scope", NAME)],
         "series claim": [
             case("RFC-1", "--issue", "4", *by),

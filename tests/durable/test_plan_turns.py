@@ -30,6 +30,12 @@ from tests.durable.durable_work import gate
 pytestmark = pytest.mark.virtual_time
 
 
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within an hour of virtual time the processes of a stage look thousands of times."""
+    monkeypatch.setattr(plan_turns, "TURN_TIMEOUT", 400.0)
+
+
 def plan(name: str, overlap: str = "queue", parallel: int = 1, call: str = "work") -> Constellation:
     made = Constellation(name)
     made.source, made.overlap = "film", (overlap, parallel)

@@ -16,7 +16,8 @@ SCOPES = ("observe", "operate", "series", "event", "admin", "edit:nightly", "edi
 EVERYBODY = {"GET /api/v1/health", "GET /api/v1/openapi.json", "GET /login", "POST /api/v1/login"}
 ANY_TOKEN = {"GET /api/v1/me", "GET /api/v1/me/operations", "POST /api/v1/logout"}
 EDITORS = {
-    f"POST /api/v1/plans/{{plan}}/{path}" for path in ("edits", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
+    f"POST /api/v1/plans/{{plan}}/{path}"
+    for path in ("edits", "proposals", "undo", "cycles/{cycle}/claim", "cycles/{cycle}/answer")
 }
 DRAWN = {"POST /api/v1/plans/{plan}/layout"}  # it changes nothing
 ADMIN = {

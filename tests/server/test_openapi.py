@@ -133,6 +133,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/plans/{plan}/layout", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
+        await ask("POST", "/plans/{plan}/proposals", {"requests": ["skip the mail"]}, **plan)  # there is no model
         await ask("POST", "/plans/{plan}/undo", {}, **plan)
         for action in ("claim", "answer"):
             await ask("POST", f"/plans/{{plan}}/cycles/{{cycle}}/{action}", {}, **plan, cycle="1")

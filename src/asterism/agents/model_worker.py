@@ -19,7 +19,7 @@ from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentWork
 from asterism.fleet.policy.judged_requests import request
 from asterism.models.judged_actions import JudgedActions
-from asterism.models.model_calls import open_model
+from asterism.models.model_calls import model_problem, open_model
 from asterism.models.untrusted_text import mark_untrusted
 
 MOST_REQUESTS = 50
@@ -62,11 +62,9 @@ class ModelAgent:
     async def connect(cls, name: str) -> ModelAgent:
         """The model of this name, such as ``anthropic:…``. Raises AsterismError if there is no such model, or if its
         library is not installed."""
-        library = await asyncio.to_thread(load_pydantic_ai)
-        try:
-            await asyncio.to_thread(library.models.infer_model, name)  # a key that is missing is noticed here
-        except (library.UserError, ValueError, ImportError) as error:
-            raise AsterismError(f"the model {name!r} cannot be used: {clean(str(error))}") from None
+        problem = await asyncio.to_thread(model_problem, name)  # a key that is missing is noticed here
+        if problem is not None:
+            raise AsterismError(f"the model {name!r} cannot be used: {problem}")
         return cls(name)
 
     async def execute(self, work: AgentWork) -> Any:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -456,7 +457,8 @@ def model_problem(model: Any) -> str | None:
     except ModelMissing as error:
         return str(error)
     except Exception as error:  # UserError, or what the library of a provider raises
-        return _short(error)
+        key = re.search(r"\b[A-Z][A-Z0-9_]*_API_KEY\b", str(error))
+        return _short(error) if key is None else f"its key is missing; set ${key[0]}"
     return None
 
 
