@@ -188,13 +188,12 @@ def running(folder: Path) -> Iterator[Terminal]:
 
 def draw_terminal(lines: Sequence[Text], name: str, colours: str) -> None:
     background, text, *numbered = [ColorTriplet(*bytes.fromhex(colour)) for colour in colours.split()]
+    theme = TerminalTheme(background, text, [(red, green, blue) for red, green, blue in numbered])
     frame = SVG.replace("BACKGROUND", background.hex)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), legacy_windows=False)
     for line in lines:
         console.print(line, no_wrap=True, crop=True)
-    drawn = console.export_svg(
-        title="", theme=TerminalTheme(background, text, numbered), code_format=frame, unique_id="terminal"
-    )
+    drawn = console.export_svg(title="", theme=theme, code_format=frame, unique_id="terminal")
     PICTURES.joinpath(f"terminal-{name}.svg").write_text(drawn, "utf-8")
 
 
