@@ -49,7 +49,8 @@ class Definition:
         self, owner: Any, defaults: Mapping[str, Any], kw_only: bool, slots: bool, frozen: bool, **parameters: bool
     ) -> None:
         self.owner, self.defaults, self.kw_only, self.slots, self.frozen = owner, defaults, kw_only, slots, frozen
-        self.parameters = {"init": True, "frozen": frozen, **parameters}
+        self.parameters = {"init": True, "frozen": frozen, "match_args": True, "kw_only": kw_only, "slots": slots}
+        self.parameters |= parameters
 
     def made(self, name: str) -> Any:
         """What ``dataclasses`` would give the class under this name."""
@@ -78,8 +79,9 @@ class Definition:
         body = {"__annotations__": inspect.get_annotations(self.owner), **self.defaults}
         twin = self._twin(inherited, body, frozen=False)
         dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=self.kw_only)(twin)
-        for name, value in self.parameters.items():
-            setattr(twin.__dataclass_params__, name, value)
+        parameters = twin.__dataclass_params__
+        for name in parameters.__slots__:  # Python 3.11 keeps fewer of them than later versions
+            setattr(parameters, name, self.parameters.get(name, False))
         return twin
 
     def _twin(self, inherited: Mapping[str, Any], body: Mapping[str, Any], frozen: bool) -> Any:
