@@ -11,9 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.api.local import edit_handlers
+from asterism.api.local.edit_handlers import EditedPlans
 from asterism.api.operation import API
+from asterism.api.system import LocalSystem
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
+from asterism.core.plan.edits import AddTask
 from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
@@ -129,6 +133,8 @@ async def test_a_process_that_is_killed_after_a_change_has_left_its_entry(
         assert [outcome for outcome, *_ in await entries(scene)] == (["done"] if beside else [])
         request.cancel()
         await asyncio.wait([request])
+        if beside:
+            assert [outcome for outcome, *_ in await entries(scene)] == ["done"], "it was broken off after the change"
 
 
 async def test_a_run_whose_key_is_taken_has_an_entry_for_each_request() -> None:
@@ -182,3 +188,32 @@ async def test_an_edit_that_is_not_written_has_no_entry_that_it_was(monkeypatch:
         monkeypatch.setattr(Ownership, "change", left)
         assert (await EDIT.send(client)).status_code == 504
         assert [outcome for outcome, *_ in await entries(scene)] == ["failed"]
+
+
+async def test_an_edit_whose_answer_is_lost_has_the_entry_of_its_commit_and_no_other() -> None:
+    async with scene_of("an edit at rest") as scene, scene.client("operate") as client:
+
+        async def lose(writes: list[Any]) -> None:
+            if any(map(is_step, writes)):
+                raise StoreUnavailable("the connection was cut")
+
+        watch_commits(scene, lose)
+        assert (await EDIT.send(client)).status_code == 503
+        assert [outcome for outcome, *_ in await entries(scene)] == ["done"]
+
+
+async def test_edits_through_one_system_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[EditedPlans]()
+
+    class Counted(EditedPlans):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(edit_handlers, "EditedPlans", Counted)
+    async with staged() as stage:
+        await insert_plan(stage.store, chain("a", "b"))
+        system = LocalSystem(stage.fleet())
+        tasks = [Task(f"late{number}", call="tests.durable.durable_work:work") for number in range(4)]
+        await asyncio.gather(*(system.edit_plan("nightly", [AddTask(task)]) for task in tasks))
+    assert len(made) == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from rich.text import Text
 
-from asterism.cli.tables import Column, table
+from asterism.cli.tables import Column, print_lines, table
 
 COLUMNS = (
     Column("NAME", least=4),
@@ -72,3 +75,13 @@ def test_a_name_is_cut_in_the_middle_to_the_width_there_is(width: int) -> None:
         assert lines[1].plain.startswith("bac")
         assert "-16  ready" in lines[1].plain
         assert "…" in lines[1].plain
+
+
+@pytest.mark.parametrize("stream", ["closed", "abandoned"])
+def test_a_list_does_not_fail_without_a_reader(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Abandoned(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", None if stream == "closed" else Abandoned())
+    print_lines(lambda width: [Text("a line"), Text("another")])

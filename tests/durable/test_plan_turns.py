@@ -10,21 +10,21 @@ import pytest
 
 from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
-from asterism.durable import admin, plan_turns
+from asterism.durable import admin, durable_orchestrator, plan_turns
 from asterism.durable.admin import reopen_plan
-from asterism.durable.journal_store import head_key, read_heads
+from asterism.durable.journal_store import OwnershipLost, head_key, read_heads
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
-from asterism.durable.runner_registers import announce_runner
+from asterism.durable.runner_registers import announce_runner, submit_again
 from asterism.durable.stored_plans import explain_task
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.fleet.retention import remove_plan
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.store.protocol import Notice, PutRegister
-from tests.durable.durable_scenes import DONE, Stage, task
+from tests.durable.durable_scenes import DONE, Line, Stage, behind, task
 from tests.durable.durable_work import gate
 
 pytestmark = pytest.mark.virtual_time
@@ -266,6 +266,107 @@ async def test_a_plan_that_cannot_be_read_loses_its_turn_too(stage: Stage) -> No
     await asyncio.sleep(plan_turns.TURN_TIMEOUT - 200.0)
     assert DONE["b"] == 0
     assert (await newer).state == "completed"
+
+
+@pytest.mark.parametrize("ablated", [False, True])
+async def test_a_process_that_was_cut_off_too_long_loses_its_plan_with_its_turn(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ablated: bool
+) -> None:
+    """The ablation: nothing is written to the journal of plan a when b takes its turn."""
+    if ablated:
+
+        async def unfenced(fleet: Any, name: str) -> list[Any]:
+            return []
+
+        monkeypatch.setattr(plan_turns, "_fence", unfenced)
+    line, made = Line(stage), plan("a", call="wait")
+    made.add(task("next", "wait"), "a")
+    cut_off = stage.spawn(behind(stage, line, host="a").run(made))
+    await gate("a begun").wait()
+    line.cut = True
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT + 100.0)
+    run(stage, plan("b", call="wait"))
+    await gate("b begun").wait()
+    line.cut = False
+    gate("a").set()
+    await asyncio.sleep(200.0)
+    assert gate("next begun").is_set() is ablated
+    if not ablated:
+        with pytest.raises(OwnershipLost):
+            await cut_off
+
+
+async def test_a_plan_whose_process_was_killed_before_its_turn_is_not_waited_for_for_ever(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable_orchestrator, "take_turn", never)
+        killed = run(stage, plan("a", "skip"))
+        await asked.wait()
+        killed.cancel()
+        await asyncio.sleep(30.0)
+    with pytest.raises(PlanOverlaps):
+        await stage.orchestrator(host="b").run(plan("b", "skip"))
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT)
+    assert (await stage.orchestrator(host="c").run(plan("c", "skip"))).state == "completed"
+
+
+async def test_a_replaced_plan_whose_process_has_just_died_is_ended(stage: Stage) -> None:
+    """Its last heartbeat is recent when it is to be cancelled, so it still counts as alive."""
+    line = Line(stage)
+    killed = stage.spawn(behind(stage, line, host="a").run(plan("a", "replace", call="wait")))
+    await gate("a begun").wait()
+    line.cut = True
+    killed.cancel()
+    await asyncio.sleep(3.0)
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await submit_plan(stage.fleet(), plan("b", "replace"))
+    await until(stage, a="cancelled", b="completed")
+
+
+async def test_a_plan_that_is_submitted_but_cannot_be_read_loses_its_turn(stage: Stage) -> None:
+    await left_to_itself(stage)
+    await submit_again(stage.fleet(), "a")
+    head = await stage.store.register(head_key("a"))
+    assert head is not None
+    await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 99}, head.revision)])
+    stage.spawn(runner(stage).run())
+    assert (await run(stage, plan("b"))).state == "completed"
+
+
+async def test_newer_plans_do_not_go_ahead_of_one_that_waits_again(stage: Stage) -> None:
+    await left_to_itself(stage)
+    await asyncio.sleep(plan_turns.TURN_TIMEOUT)
+    run(stage, plan("b", call="wait"))
+    await gate("b begun").wait()
+    gate("a").set()
+    again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
+    await asyncio.sleep(10.0)
+    run(stage, plan("c", call="wait"))
+    await asyncio.sleep(10.0)
+    gate("b").set()
+    await again
+    assert not gate("c begun").is_set() or DONE["a"] == 1
+    assert await plan_ahead(stage.store, "c") is None
+
+
+async def test_plan_runners_do_not_write_for_a_plan_that_runs(stage: Stage) -> None:
+    await submit_plan(stage.fleet(), plan("a", call="wait"))
+    for number in range(2):
+        made = PlanRunner(stage.fleet(), make=lambda fleet, host=str(number): stage.orchestrator(local=1, host=host))
+        stage.spawn(made.run())
+    await gate("a begun").wait()
+    await asyncio.sleep(30.0)
+    before = await stage.store.register(f"{plan_turns.TURNS}film")
+    await asyncio.sleep(100.0)
+    assert await stage.store.register(f"{plan_turns.TURNS}film") == before
 
 
 async def test_a_plan_that_waits_can_be_cancelled(stage: Stage) -> None:

@@ -185,3 +185,29 @@ async def test_a_log_that_somebody_else_copies_at_this_moment_is_not_removed(fil
             await store.commit([PutRun(run(50), None)])
     async with opened(file.with_name("old.db")) as store:
         assert len(await ids(store)) == 200
+
+
+async def test_the_log_of_another_process_in_the_new_file_is_not_removed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has switched to the new file while this process left the old one."""
+    backup, log = file.with_name("backup.db"), file.with_name(f"{file.name}-wal")
+    await filled(backup, 3)
+    checkpointed = FileConnection._checkpointed
+
+    def meanwhile(self: FileConnection) -> bool:
+        done = checkpointed(self)
+        log.rename(log.with_name("old-wal"))
+        log.write_bytes(b"the log of the new file")
+        return done
+
+    async with opened(file) as store:
+        await store.commit([PutRun(run(1), None)])
+        os.rename(file, file.with_name("old.db"))
+        os.rename(backup, file)
+        monkeypatch.setattr(FileConnection, "_checkpointed", meanwhile)
+        monkeypatch.setattr(FileConnection, "_open", lambda self: None)
+        with contextlib.suppress(StoreUnavailable, AttributeError):  # nothing is open
+            await store.commit([PutRun(run(50), None)])
+        assert log.read_bytes() == b"the log of the new file"
+        log.unlink()

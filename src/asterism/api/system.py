@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+
+ENTRY: ContextVar[PendingEntry | None] = ContextVar("entry", default=None)
+"""The entry in the audit log of the operation under way."""
 
 
 System: TypeAlias = "LocalSystem | AsyncClient"
@@ -70,11 +74,13 @@ class LocalSystem(Operations):
     client: Actor | None = None
     """Who asks, if it is not this process."""
 
-    entry: PendingEntry | None = None
-    """The entry in the audit log of the operation under way; None if it changes nothing."""
-
     proposer: Proposer | None = None
     """The model that answers requests in words; None if there is none."""
+
+    @property
+    def entry(self) -> PendingEntry | None:
+        """The entry in the audit log of the operation under way; None if it changes nothing."""
+        return ENTRY.get()
 
     @property
     def actor(self) -> Actor:

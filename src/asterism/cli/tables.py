@@ -18,9 +18,8 @@ from asterism.core.lazy_dataclass import dataclass
 
 def print_lines(lines: Callable[[int | None], Iterable[Text]]) -> None:
     """Print the lines that ``lines`` returns for the width of the terminal; the width is None without a terminal."""
-    if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
-        for line in lines(None):
-            click.echo(clean(line.plain))  # text from outside may contain line breaks
+    if sys.stdout is not None and not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
+        _echo_lines(lines(None))
         return
     from asterism.cli.screen import Screen  # a console takes long to import
 
@@ -28,6 +27,16 @@ def print_lines(lines: Callable[[int | None], Iterable[Text]]) -> None:
     for line in lines(screen.width if screen.is_terminal else None):
         line.plain = clean(line.plain)
         screen.say(line)
+
+
+def _echo_lines(lines: Iterable[Text]) -> None:
+    try:
+        for line in lines:
+            click.echo(clean(line.plain))  # text from outside may contain line breaks
+    except BrokenPipeError:
+        from asterism.cli.screen import forget_output
+
+        forget_output(sys.stdout)
 
 
 def wrapped(sentence: str, width: int | None, indent: str = "") -> Iterator[Text]:

@@ -2,13 +2,14 @@
 
 A register for each such file names the plans that have their turn (``running``) and those that wait for it
 (``waiting``, oldest first). A plan is written there in the commit that stores it. It gets its turn in a commit that
-expects this register, so of two plans one gets it. A plan that goes on in its turn writes the register too: who has
-just judged that its turn is over looks again.
+expects this register, so of two plans one gets it. A process that resumes a plan in its turn writes the register too:
+who has just judged that the turn is over looks again.
 
 Nothing has to be given back, and nothing leaks: whether a plan still has its turn follows from whether it has ended. A
 plan that waits, and with which no process waits, lets the others pass, and so does one that waits for another plan too:
 that of the tick before may be behind it. One that has begun keeps its turn for ``TURN_TIMEOUT`` after its process was
-last heard of. If it is resumed later, it waits again.
+last heard of. The commit that takes it away adds a record to the journal of the plan: a process that was only cut off
+finds that it has lost the plan. If the plan is resumed later, it waits again.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from asterism.base.clock import new_id
 from asterism.core.errors import PlanError, PlanOverlaps
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import PLAN
 from asterism.durable import admin
-from asterism.durable.journal_store import UnknownConstellation, read_head
+from asterism.durable.journal_store import UnknownConstellation, load, read_head, record_key, step_record
 from asterism.durable.plan_summaries import live_sessions
 from asterism.durable.runner_registers import is_to_be_run, plan_schedules, submit_again
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write
 
 TURNS = "plan-turns/"
 """The prefix of the keys of registers, one for each file."""
@@ -76,7 +78,7 @@ async def entering(store: Store, name: str, terms: Mapping[str, Any]) -> list[Wr
     turns = await _read(store, file)
     waiting = turns.waiting
     if overlap == "skip":
-        open_plans = [*await _holders(store, turns.running), *await _open(store, waiting)]
+        open_plans = await _holders(store, [*turns.running, *waiting])
         if len(open_plans) >= parallel:
             raise PlanOverlaps(
                 f"no plan of {file!r} is started: plan {open_plans[-1]!r} has not ended, "
@@ -141,7 +143,7 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     file, overlap, parallel = head.terms[TURN]
     turns = await _read(store, file)
     if name in turns.running:
-        if fleet is not None:
+        if fleet is not None and await admin.live_owner(store, head) is None:
             await store.commit([turns.put(turns.running, turns.waiting)])
         return None
     holders = await _holders(store, turns.running)
@@ -156,11 +158,26 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
     else:
         ahead = [*holders, *await _next(store, earlier, parallel - len(holders))]
     if len(ahead) >= parallel:
+        if fleet is not None and not is_new and overlap != "replace":  # or newer ones would always be ahead
+            await store.commit([turns.put(turns.running, [*turns.waiting, name])])
         return ahead[0]
     if fleet is not None:
         waiting = [*await _open(store, earlier), *turns.waiting[position + 1 :]]
-        await store.commit([turns.put([*holders, name], waiting)])
+        fences = [write for other in turns.running if other not in holders for write in await _fence(fleet, other)]
+        await store.commit([turns.put([*holders, name], waiting), *fences])
     return None
+
+
+async def _fence(fleet: Fleet, name: str) -> list[Write]:
+    """The writes after which a process that still believes to run a plan has lost it; none if it has ended."""
+    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
+        stored = await load(fleet.store, name)
+        if not stored.head.ended:
+            last = ExpectRegister(record_key(name, stored.number), 1)
+            mark = new_id(fleet.store.clock(), fleet.chance)
+            record = step_record(name, stored.number + 1, stored.head.epoch, [], mark)
+            return [last, record, stored.summary(stored.head, records=1)]
+    return []
 
 
 async def _has_ended(store: Store, name: str) -> bool:
@@ -196,10 +213,16 @@ async def _holders(store: Store, running: Sequence[str]) -> list[str]:
 
 async def _is_abandoned(store: Store, name: str) -> bool:
     """Whether no process has run a plan for ``TURN_TIMEOUT``, and no plan runner is to run it."""
-    heard = [session.beat_at for session in await store.sessions(ended=True) if session.profile.get(PLAN) == name]
-    with contextlib.suppress(UnknownConstellation, UnreadableJournal):
-        heard.append((await read_head(store, name))[0].created_at)
-    return max(heard, default=0.0) + TURN_TIMEOUT < store.clock() and not await is_to_be_run(store, name)
+    device, began, since = None, 0.0, store.clock() - TURN_TIMEOUT
+    try:
+        head, _ = await read_head(store, name)
+        device, began = head.device, head.created_at
+        if began >= since or await is_to_be_run(store, name):
+            return False
+    except (UnknownConstellation, UnreadableJournal):
+        pass  # no plan runner can run it
+    sessions = await store.sessions(ended=True, device=device)
+    return all(session.beat_at < since for session in sessions if session.profile.get(PLAN) == name)
 
 
 async def _may_go_on(store: Store, name: str) -> bool:
@@ -216,11 +239,10 @@ async def _may_go_on(store: Store, name: str) -> bool:
 
 
 async def _replace(fleet: Fleet, name: str, by: str) -> None:
-    """Cancel a plan that ``by`` replaces, once. If no process runs it, a plan runner ends it."""
-    if await admin.cancel_reason(fleet.store, name) is not None:
-        return
+    """Cancel a plan that ``by`` replaces. If no process runs it, or its process dies, a plan runner ends it."""
     with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or cannot be read
-        await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
+        if await admin.cancel_reason(fleet.store, name) is None:
+            await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
         head, _ = await read_head(fleet.store, name)
         if not head.ended and await admin.live_owner(fleet.store, head) is None:
             await submit_again(fleet, name)

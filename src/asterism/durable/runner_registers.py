@@ -70,10 +70,11 @@ async def plan_schedules(store: Store) -> list[Schedule]:
 
 
 async def submit_again(fleet: Fleet, name: str) -> None:
-    """Let a plan runner run a stored plan that has not ended. Raises UnknownConstellation."""
+    """Let a plan runner run a stored plan that has not ended, if none is to yet. Raises UnknownConstellation."""
 
     async def attempt() -> None:
         await read_head(fleet.store, name)
-        await fleet.store.commit([await submission(fleet, name)])
+        if await fleet.store.register(f"{SUBMITTED}{name}") is None:
+            await fleet.store.commit([await submission(fleet, name)])
 
     await retry_on_conflict(attempt)

@@ -13,6 +13,7 @@ the log of the process. Entries of one moment share a commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
@@ -93,7 +94,7 @@ class AuditFilter:
         )
 
 
-def write_of(entry: AuditEntry) -> PutRegister:
+def write_of(entry: AuditEntry, key: str | None = None) -> PutRegister:
     """The write of an entry. Its texts are without the values of secrets of this process, and not too long."""
     mask = environment_mask(())
     shown = {name: getattr(entry, name) for name in ("target", "detail", "reason")}
@@ -101,7 +102,7 @@ def write_of(entry: AuditEntry) -> PutRegister:
     for name, text in texts.items():
         if len(text) > LONGEST_TEXT:
             texts[name] = f"{text[: LONGEST_TEXT - 1]}…"
-    return PutRegister(new_key(entry.at), replace(entry, **texts).to_json(), None)
+    return PutRegister(key or new_key(entry.at), replace(entry, **texts).to_json(), None)
 
 
 @dataclass
@@ -111,10 +112,19 @@ class PendingEntry:
 
     entry: AuditEntry
     written: bool = False
+    _key: str | None = None
 
     def write(self, target: str = "") -> PutRegister:
         """The write beside the change. ``target`` is what was changed, if the entry does not name it yet."""
-        return write_of(replace(self.entry, target=self.entry.target or target))
+        self._key = self._key or new_key(self.entry.at)
+        return write_of(replace(self.entry, target=self.entry.target or target), self._key)
+
+    async def is_written(self, store: Store) -> bool:
+        """Whether the change was made with the entry, also if who made it did not hear of it."""
+        if self._key is not None and not self.written:
+            with contextlib.suppress(StoreError):
+                self.written = await store.register(self._key) is not None
+        return self.written
 
 
 @dataclass

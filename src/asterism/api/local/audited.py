@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.api.operation import Operation, path_fields
-from asterism.api.system import LocalSystem
+from asterism.api.system import ENTRY, LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, PendingEntry
 
@@ -36,25 +35,27 @@ async def do_and_record(
     """Do an operation, and append its entry, unless it was written with the change. Raises what it raises."""
     target = "/".join(str(getattr(request, name)) for name in path_fields(operation.path))
     entry = _entry(system, operation, DONE, target, ", ".join(_told(request)), _text(request, "reason"))
-    doing, pending = copy(system), PendingEntry(entry)
-    doing.entry = pending
+    pending = PendingEntry(entry)
+    under_way = ENTRY.set(pending)
     try:
-        answer = await do(doing, request)
-    except asyncio.CancelledError:
-        await system.audit_log.append(replace(entry, outcome=FAILED, detail="it was broken off"))
+        answer = await do(system, request)
+    except BaseException as error:
+        if isinstance(error, Exception | asyncio.CancelledError) and not await pending.is_written(system.fleet.store):
+            outcome, detail = _outcome_of(error)
+            named = target or _named(request)
+            await system.audit_log.append(replace(entry, outcome=outcome, detail=detail, target=named))
         raise
-    except Exception as error:
-        outcome, detail = _outcome_of(error)
-        named = target or _named(request)
-        await system.audit_log.append(replace(entry, outcome=outcome, detail=detail, target=named))
-        raise
+    finally:
+        ENTRY.reset(under_way)
     if not pending.written:
         await system.audit_log.append(replace(entry, target=target or _named(answer) or _named(request)))
     return answer
 
 
-def _outcome_of(error: Exception) -> tuple[str, str]:
+def _outcome_of(error: BaseException) -> tuple[str, str]:
     """The outcome of an operation that has raised an error, and the detail of its entry."""
+    if isinstance(error, asyncio.CancelledError):
+        return FAILED, "it was broken off"
     # A command that does what it was asked for does not import these.
     from asterism.api.local.problem_statuses import error_detail
     from asterism.core.plan.edits import EditWaits

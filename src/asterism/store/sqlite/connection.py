@@ -249,7 +249,8 @@ class FileConnection:
             )
         self.close()
         for path in ours:
-            path.unlink(missing_ok=True)
+            if _identity(path) == self._beside[path]:  # else it is that of another process in the new file by now
+                path.unlink(missing_ok=True)
 
     def _checkpointed(self) -> bool:
         if self._connection is None:
