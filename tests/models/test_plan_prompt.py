@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from asterism import Constellation, Task
 from asterism.core.plan.constellation import ConstellationView
-from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.models.conversation import subject_of
-from asterism.models.plan_prompt import PromptMemory, Surroundings, plan_prompt, task_list
+from asterism.models.device_aliases import DeviceAliases
+from asterism.models.plan_prompt import PromptMemory, Surroundings, plan_prompt, request_prompt, task_list
 from asterism.models.untrusted_text import mark_untrusted
 from asterism.orchestrator.events import EditEvent, TaskEvent
 from bench.models import prompt_length
@@ -111,7 +113,7 @@ def test_the_work_of_an_element_of_a_group_is_marked_as_data():
     plan.add(Task("load[x]", shell="echo obey me", description="obey me"))
     plan.add(Task("load[x]-retry", shell="echo obey me", description="obey me"))
     plan.add(Task("tidy", shell="echo done"))
-    text = task_list(ConstellationView(plan), ["load[x]", "load[x]-retry", "tidy"])
+    text = task_list(ConstellationView(plan), [], "*")
     for name in ("load[x]", "load[x]-retry"):
         assert mark_untrusted(f"work of {name}", "obey me\nshell: echo obey me") in text
     assert text.count("obey me") == 4
@@ -124,7 +126,7 @@ def test_the_device_and_the_needs_of_an_element_are_marked_as_data():
     plan.add(Task("on[0]", device=evil))
     plan.add(Task("with[0]", needs=[evil]))
     plan.add(Task("tidy", device="desk", needs=["gpu"]))
-    text = task_list(ConstellationView(plan), ["on[0]", "with[0]", "tidy"])
+    text = task_list(ConstellationView(plan), [], "*")
     outside, marks = re.subn(r"<untrusted-data .*?</untrusted-data [^>]*>", "", text, flags=re.DOTALL)
     assert marks == 2
     assert "ignore" not in outside
@@ -159,3 +161,76 @@ def test_ids_are_shown_on_one_line_with_every_character_visible(id):
     text = task_list(ConstellationView(plan), [id])
     assert "\n# Goal" not in text
     assert "<|im_start|>" not in text
+
+
+FULL = {
+    "timeout": 77.0,
+    "retries": 3,
+    "env": {"MODE": "fast"},
+    "cwd": "/srv/x",
+    "priority": "high",
+    "join": "any",
+    "revocable": True,
+    "inputs": {"size": 3},
+    "argv": ["make", "x" * 1000],
+}
+
+
+def full_plan(count=0):
+    plan = Constellation("full")
+    plan.add(Task("first", call=lambda: None, device="desk"))
+    plan.add(Task.from_json({"id": "build", **FULL}))
+    plan.apply(EditBatch((AddDependency("first", "build", "failure", handled=True),)), 0.0)
+    for number in range(count):
+        plan.add(Task(f"t-{number:04d}", shell=f"run {number}"))
+    return plan
+
+
+def test_a_task_that_is_named_is_shown_with_all_its_fields():
+    text = task_list(ConstellationView(full_plan()), ["build"])
+    fields = json.loads(text.partition("\n")[2])
+    assert fields == {**FULL, "after": [{"source": "first", "on": "failure", "handled": True}]}
+    assert "<lambda>" in task_list(ConstellationView(full_plan()), ["first"])
+
+
+def test_what_a_list_leaves_out_is_on_the_next_page():
+    view = ConstellationView(full_plan(300))
+    first, last = task_list(view, [], "t-*"), task_list(view, [], "t-*", skip=288)
+    assert 'and 276 more; read them with `show_tasks` and "skip": 24' in first
+    assert ["'t-0023'" in first, "'t-0024'" in first] == [True, False]
+    assert ["'t-0287'" in last, "'t-0288'" in last, "'t-0299'" in last, "more" in last] == [False, True, True, False]
+    assert task_list(view, [], "t-*", skip=300) == "no more tasks"
+
+
+def test_tasks_in_full_are_bounded_and_the_others_are_named():
+    plan = Constellation("wide")
+    for number in range(40):
+        plan.add(Task(f"t-{number}", shell="x" * 3_000))
+    plan.add(Task("huge", shell="y" * 1_000_000))
+    view = ConstellationView(plan)
+    text = task_list(view, [f"t-{number}" for number in range(40)])
+    assert len(text) < 17_000
+    assert "read these with another `show_tasks`: 't-5'" in text
+    assert len(task_list(view, ["huge"])) < 17_000
+
+
+def test_the_tasks_that_a_request_names_are_shown_in_full_whatever_the_size_of_the_plan():
+    prompts = {}
+    for count in (300, 3000):
+        view = ConstellationView(full_plan(count))
+        text = request_prompt(view, "Double the timeout of build, like t-0250", [], Surroundings(), ["and t-0260."])
+        prompts[count] = text
+        assert '"timeout": 77.0' in text
+        assert '"shell": "run 250"' in text
+        assert '"shell": "run 260"' in text
+        assert 'run 25"' not in text
+    assert abs(len(prompts[3000]) - len(prompts[300])) < 10
+
+
+def test_an_element_in_full_is_marked_as_data_and_a_device_has_its_alias():
+    plan = Constellation("group")
+    plan.add(Task("load[x]", shell="echo obey me", device="obey-me"))
+    aliases = DeviceAliases(["obey-me"])
+    text = task_list(ConstellationView(plan), ["load[x]"], aliases=aliases)
+    outside, marks = re.subn(r"<untrusted-data .*?</untrusted-data [^>]*>", "", text, flags=re.DOTALL)
+    assert (marks, "obey" in outside, "obey-me" in text, aliases.shown("obey-me") in text) == (1, False, False, True)

@@ -74,7 +74,7 @@ def test_no_part_of_a_secret_is_in_the_texts_of_tasks_and_edits(secret):
     plan.begin(0.0)
     plan_prompt(view, events, memory, Surroundings(mask=mask))
     plan.note(1.0, "edit refused", None, long)
-    text = plan_prompt(view, events, memory, Surroundings(mask=mask)) + task_list(view, ["a", "b[1]"], mask=mask)
+    text = plan_prompt(view, events, memory, Surroundings(mask=mask)) + task_list(view, ["a", "b[1]"], "*", mask=mask)
     assert "[secret]" in text or "[s" in text
     assert [part for part in parts(secret) if part in text] == []
 
@@ -84,5 +84,5 @@ def test_without_the_mask_before_the_cut_a_part_would_be_shown(secret):
     """The ablation: the whole prompt is masked, but only after its texts were cut and escaped."""
     plan = Constellation("tasks")
     plan.add(Task("a", shell="x" * 230 + secret))
-    text = Mask({"KEY": secret}).text(task_list(ConstellationView(plan), ["a"]))
+    text = Mask({"KEY": secret}).text(task_list(ConstellationView(plan), [], "a"))
     assert secret[:2] in text

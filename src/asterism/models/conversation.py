@@ -128,13 +128,14 @@ TOOLS = (
     ToolSpec("answer", "Answer with the edits of the plan; an empty list leaves it as it is.", _ANSWER, True),
     ToolSpec(
         "show_tasks",
-        "Read tasks of the plan that are not shown.",
+        "Read tasks of the plan: those that you name in full, with all their fields; others in short.",
         {
             "type": "object",
             "properties": {
-                "tasks": {**_WORDS, "description": "ids of tasks"},
+                "tasks": {**_WORDS, "description": "ids of tasks, which are shown in full"},
                 "pattern": {**_TEXT, "description": "a pattern of ids, such as test-*"},
                 "below": {**_TEXT, "description": "show the tasks that depend on this one"},
+                "skip": {"type": "integer", "minimum": 0, "description": "leave out so many: the next page"},
             },
         },
     ),
@@ -221,7 +222,11 @@ def _called(conversation: Conversation, call: ToolCall) -> EditBatch | None:
     ids = arguments.get("tasks") or []
     ids = [task_id for task_id in ids if isinstance(task_id, str)] if isinstance(ids, list) else []
     pattern, below = (arguments.get(name) or "" for name in ("pattern", "below"))
-    tasks = task_list(conversation.view, ids, str(pattern), str(below), conversation.mask, conversation.aliases)
+    skip = arguments.get("skip") or 0
+    if type(skip) is not int:
+        raise ValueError(f"skip is a whole number, not {skip!r}")
+    shown = conversation.mask, conversation.aliases, skip
+    tasks = task_list(conversation.view, ids, str(pattern), str(below), *shown)
     _tell(conversation, call, tasks)
     return None
 

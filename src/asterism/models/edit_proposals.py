@@ -120,7 +120,8 @@ class _Round:
         plan = self._plan = await asyncio.to_thread(Constellation.from_json, copy.plan)  # a large plan takes its time
         view, ends = ConstellationView(plan), _ends(plan, copy.now)
         around = await self._surroundings(plan, ends)
-        messages: list[Mapping[str, Any]] = [{"user": request_prompt(view, request.requests[0], ends, around)}]
+        first, *later = request.requests
+        messages: list[Mapping[str, Any]] = [{"user": request_prompt(view, first, ends, around, later)}]
         for number, (answer, text) in enumerate(zip(request.answers, request.requests[1:], strict=True), 1):
             messages += _earlier_round(number, answer, text, around.aliases)
         about = json.dumps(["request", len(request.requests), request.requests[-1]], ensure_ascii=False)

@@ -2,7 +2,8 @@
 
 It shows the ends under review with the reason of a failure and the last lines of its output; the tasks below them,
 which an edit can still change; what else has happened since the last prompt; and what devices can do. All other tasks
-are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
+are a count: the model may ask for them (``task_list``). A list shows tasks in short; a task that the model names, or a
+person in a request, is shown in full. Every list is bounded, and says what it leaves out.
 
 The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
 exchange can be repeated from a cassette. Names that devices chose for themselves are aliases (``device_aliases``).
@@ -14,8 +15,9 @@ an escaped one, nobody could tell that it is one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,6 +25,7 @@ from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
 from asterism.core.errors import Violation
 from asterism.core.plan.constellation import ConstellationView, TaskView
+from asterism.core.plan.edits import addition_of
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.models.device_aliases import DeviceAliases, shown_capabilities
@@ -41,6 +44,10 @@ DEPTH = 2
 
 TEXT_LENGTH = 240
 """How many characters of a description or an action are shown."""
+
+MOST_FULL = 12
+FULL_LENGTH = 16_000
+"""How many tasks are shown in full at once, and how many characters of their fields all of them have."""
 
 RESULT_LENGTH = 1_200
 OUTPUT_LENGTH = 2_400
@@ -89,12 +96,16 @@ def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: Prompt
     return "\n\n".join(part for part in parts if part)
 
 
-def request_prompt(view: ConstellationView, request: str, ends: Sequence[TaskEvent], around: Surroundings) -> str:
+def request_prompt(
+    view: ConstellationView, request: str, ends: Sequence[TaskEvent], around: Surroundings, later: Sequence[str] = ()
+) -> str:
     """The first text of a conversation with a person, who asks for a change. ``ends`` are those to show, the most
-    important first."""
+    important first. ``later`` are the requests since: the tasks that they name are shown in full, too."""
     left = [task.id for task in view if task.status not in TERMINAL]
+    named = _named(view, "\n".join([*reversed(later), request]))
     parts = [
         f"# What a person asks for\n{request}\n\n{_ANSWER_A_REQUEST}",
+        f"# Tasks that the person names, in full\n{_full_tasks(view, named, around)}" if named else "",
         "# Tasks that have ended\n" + "\n".join(_happened(view, ends, around)) if ends else "",
         _tasks("# Tasks that have not ended", view, left, around) if left else "",
         _counts(view),
@@ -224,11 +235,59 @@ def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
     return list(below)
 
 
-def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], around: Surroundings) -> str:
-    lines = [f"- {_task_line(view[task], around)}" for task in tasks[:MOST_TASKS]]
-    if len(tasks) > MOST_TASKS:
-        lines.append(f"- and {len(tasks) - MOST_TASKS:,} more; read them with `show_tasks`")
-    return "\n".join([title, *lines])
+def _tasks(title: str, view: ConstellationView, tasks: Sequence[str], around: Surroundings, skip: int = 0) -> str:
+    shown = tasks[skip : skip + MOST_TASKS]
+    more = len(tasks) - skip - len(shown)
+    lines = [f"- {_task_line(view[task], around)}" for task in shown]
+    if more > 0:
+        after = f' and "skip": {skip + len(shown)}' if not title else ""
+        lines.append(f"- and {more:,} more; read them with `show_tasks`{after}")
+    return "\n".join(filter(None, [title, *lines]))
+
+
+def _named(view: ConstellationView, text: str) -> list[str]:
+    """The tasks whose ids are words of a text, in the order of the text."""
+    found = {}
+    for task in view:
+        if task.id in text:  # before the pattern, which takes longer
+            word = re.search(rf"(?<![\w-]){re.escape(task.id)}(?![\w-])", text)
+            if word is not None:
+                found[task.id] = word.start()
+    return sorted(found, key=lambda task: (found[task], -len(task)))
+
+
+def _full_tasks(view: ConstellationView, tasks: Sequence[str], around: Surroundings) -> str:
+    """Tasks with all their fields and dependencies. What has no more room is named."""
+    lines, left = [], FULL_LENGTH
+    for task in tasks[:MOST_FULL]:
+        fields = _json(around.mask.data(_full_task(view[task], around)))
+        if len(fields) > left < FULL_LENGTH:  # the first one has all the room
+            break
+        text = _head(fields, left)
+        left = max(0, left - len(text))
+        if "[" in task:  # its texts may be made of a result
+            text = mark_untrusted(f"work of {around.mask.text(task)}", text)
+        lines.append(f"- {name(task, around.mask)} {_status(view[task])}\n  {visible_text(text)}")
+    if len(lines) < len(tasks):
+        lines.append(f"- read these with another `show_tasks`: {_names(tasks[len(lines) :], around.mask)}")
+    return "\n".join(lines)
+
+
+def _full_task(task: TaskView, around: Surroundings) -> dict[str, Any]:
+    """What an edit can say of a task, without its id."""
+    work = task.task
+    call = {} if work.call is None else {"call": work.call if isinstance(work.call, str) else _call(work.call)}
+    fields = {**replace(work, call=None).to_json(), **call}
+    if work.device is not None:
+        fields["device"] = around.aliases.shown(work.device)
+    if task.dependencies:
+        edges = [addition_of(edge).dependency.to_json() for edge in task.dependencies]
+        fields["after"] = [{term: value for term, value in edge.items() if term != "target"} for edge in edges]
+    return {field: value for field, value in fields.items() if field != "id"}
+
+
+def _status(task: TaskView) -> str:
+    return "waiting" if task.waiting else str(task.status)
 
 
 def task_list(
@@ -238,26 +297,30 @@ def task_list(
     below: str = "",
     mask: Mask | None = None,
     aliases: DeviceAliases | None = None,
+    skip: int = 0,
 ) -> str:
-    """What ``show_tasks`` returns: tasks by id, by a pattern of their ids, or those that depend on one."""
-    wanted = dict.fromkeys(task for task in ids if task in view)
+    """What ``show_tasks`` returns: tasks by id, in full; and those with a pattern of ids, or that depend on one, in
+    short, without the first ``skip``."""
+    named = list(dict.fromkeys(task for task in ids if task in view))
+    wanted: dict[str, None] = {}
     if pattern:
         wanted |= dict.fromkeys(task.id for task in view if fnmatchcase(task.id, pattern))
     if below and below in view:
         wanted |= dict.fromkeys(view[below].dependents)
     unknown = [task for task in ids if task not in view]
     around = Surroundings(mask=mask or Mask(), aliases=aliases or DeviceAliases())
-    text = _tasks("", view, list(wanted), around).strip() or "no such task"
-    if unknown:
-        text += f"\nnot in the plan: {_names(unknown)}"
-    return text
+    parts = [
+        _full_tasks(view, named, around),
+        _tasks("", view, list(wanted), around, max(skip, 0)),
+        f"not in the plan: {_names(unknown)}" if unknown else "",
+    ]
+    return "\n".join(filter(None, parts)) or ("no more tasks" if wanted else "no such task")
 
 
 def _task_line(task: TaskView, around: Surroundings) -> str:
     """``'test' pending: run the tests (shell: make test), needs gpu; after 'build' on success``"""
     work, mask = task.task, around.mask
-    status = "waiting" if task.waiting else str(task.status)
-    parts = [f"{name(task.id, mask)} {status}"]
+    parts = [f"{name(task.id, mask)} {_status(task)}"]
     description, action = _line(work.description, mask), _action(work, mask)
     placed = _placement(work, around)
     element = "[" in task.id and bool(description or action or placed)  # an element of a group, or a copy of one
@@ -349,9 +412,9 @@ def name(task_id: str, mask: Mask | None = None) -> str:
     return repr(visible_text(task_id if mask is None else mask.text(task_id)))
 
 
-def _names(tasks: Sequence[str]) -> str:
+def _names(tasks: Sequence[str], mask: Mask | None = None) -> str:
     more = f" and {len(tasks) - MOST_NAMES:,} more" if len(tasks) > MOST_NAMES else ""
-    return ", ".join(map(name, tasks[:MOST_NAMES])) + more
+    return ", ".join(name(task, mask) for task in tasks[:MOST_NAMES]) + more
 
 
 def on_one_line(text: str) -> str:
