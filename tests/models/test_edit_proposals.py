@@ -280,6 +280,7 @@ async def test_a_request_is_paid_from_the_account_of_the_plan_and_its_exchanges_
         account = await read_account(system.fleet.store, "nightly")
         assert account is not None
         assert (account.spent.calls, account.spent.tasks, account.open) == (2, 0, {})
+        assert (await system.show_plan("nightly")).budget is not None, "no cycle was opened"
         assert len(await StoreCassette(system.fleet.store).exchanges("nightly")) == 2
         await system.decide_budget("nightly", "4calls")
         await ask(proposer, system)

@@ -127,7 +127,7 @@ async def read_plan(fleet: Fleet, name: str, *, for_thread: bool = False) -> Sto
     it in another thread asks for a copy of its own. Raises UnknownConstellation."""
     record = await load(fleet.store, name) if for_thread else await plan_cache.read(fleet, name)
     cancel_request = await cancel_reason(fleet.store, name)
-    account = await read_account(fleet.store, name) if record.lock.opened else None
+    account = await read_account(fleet.store, name)
     if record.head.ended:
         return StoredPlan(record, None, cancel_request=cancel_request, account=account)
     owner = await live_owner(fleet.store, record.head)
