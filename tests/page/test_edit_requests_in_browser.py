@@ -56,14 +56,15 @@ def test_a_person_asks_looks_asks_for_something_else_and_applies_it_by_keyboard(
         assert request.evaluate("(box) => box === document.activeElement")
         page.keyboard.type("send a chat message instead of the mail")
         page.keyboard.press("Control+Enter")
-        drawer.get_by_text("remove task mail").wait_for()
+        drawer.get_by_text("remove task 'mail'").wait_for()
         drawer.get_by_text("echo a message").wait_for()  # what would be executed
         drawer.get_by_text("The model proposes 3 operations. The graph shows the outcome.").wait_for()
         page.locator("[data-box=chat]").wait_for()
         assert serious_findings(page) == []
         page.keyboard.type("keep the task, change its command")
         page.keyboard.press("Control+Enter")
-        drawer.get_by_text("update task mail").wait_for()
+        drawer.get_by_text("update task 'mail': shell").wait_for()
+        drawer.get_by_text("shell: mail-it -> echo a message").wait_for()  # the old value, too
         drawer.get_by_text("3 operations, not applied").wait_for()
         assert serious_findings(page) == []
         drawer.get_by_role("button", name="Apply").press("Enter")
@@ -77,6 +78,31 @@ def test_a_person_asks_looks_asks_for_something_else_and_applies_it_by_keyboard(
         drawer.get_by_text("refused to answer").wait_for()
         page.keyboard.press("Escape")
         drawer.wait_for(state="detached")
+        (tmp_path / "go-on").touch()
+
+
+def test_all_edits_can_be_read_before_they_are_applied(browser: Any, tmp_path: Path) -> None:
+    """The page left out those after the first hundred, and the terms of dependencies."""
+    many = [{"op": "add_task", "task": {"id": f"t-{number}", "shell": f"run {number}"}} for number in range(110)]
+    repair = {"op": "add_dependency", "source": "build", "target": "t-0", "on": "failure", "handled": True}
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        model_served(Reply.edits(many[0], repair, *many[1:])) as models,
+        server(tmp_path, port, "--model", MODEL, **models.environment) as (_, login),
+        opened(browser, url, login.removeprefix(f"{url}/")) as page,
+    ):
+        submit(page, PLAN)
+        page.goto(f"{url}/#/plans/nightly/graph")
+        page.locator("[data-box=mail]").wait_for()
+        page.keyboard.press("a")
+        drawer = page.get_by_role("complementary", name="Ask for a change")
+        drawer.get_by_label("Request").fill("more tasks")
+        page.keyboard.press("Control+Enter")
+        drawer.get_by_text("on failure, handled").wait_for()
+        assert not drawer.get_by_text("run 109").is_visible()
+        drawer.get_by_text("11 more edits").click()
+        drawer.get_by_text("run 109").wait_for()
         (tmp_path / "go-on").touch()
 
 

@@ -13,7 +13,7 @@ export function Approval({ item, name, done, show, change, cycle }) {
   const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
   return html`<article class="waiting"><p class="head"><b>${item.batch.author || "an editor"}</b> wants to change the plan<span class="spring"></span><time>${clock(item.at)}</time></p>
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
-    <${Diff} edits=${item.batch.edits} />
+    <${Diff} edits=${item.batch.edits} changes=${item.changes} />
     <${Facts} item=${item} cost=${cycle?.cost} />
     ${may("approve_edit") && html`<label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>`}
     <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;

@@ -77,7 +77,9 @@ export function EditRequest({ state, draft, show }) {
 function Round({ round: { text, proposal }, latest }) {
   const { outcome, reason, editor, cost } = proposal;
   return html`<p class="request"><b>You:</b> ${text}</p><p class="note"><b>${editor}:</b> ${reason || (outcome.edits.length ? "no reason" : "no edits")}</p>
-    ${latest ? html`<${Diff} edits=${outcome.edits} />` : html`<details><summary>${plural(outcome.edits.length, "operation")}, not applied</summary><${Diff} edits=${outcome.edits} /></details>`}
+    ${latest ? html`<${Diff} edits=${outcome.edits} changes=${outcome.changes} />` : html`<details><summary>${plural(outcome.edits.length, "operation")}, not applied</summary><${Diff} edits=${outcome.edits} changes=${outcome.changes} /></details>`}
+    ${latest && outcome.stopped.length > 0 && html`<p class="note">It would stop ${outcome.stopped.join(", ")}.</p>`}
+    ${latest && outcome.reopened && html`<p class="note">The plan has ended, and would be open again.</p>`}
     ${latest && outcome.waits.length > 0 && html`<p class="note">It would wait for approval: ${outcome.waits.join("; ")}.</p>`}
     <small>${costText(cost)}</small>`;
 }

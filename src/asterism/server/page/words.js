@@ -70,7 +70,7 @@ export function value(data) {
 export function editText(edit) {
   if (typeof edit === "string") return edit;
   const edge = `${edit.source} → ${edit.target}`;
-  const terms = [edit.on && edit.on !== "success" ? `on ${edit.on}` : "", edit.when ? `when ${edit.when}` : ""].filter(Boolean).join(" ");
+  const terms = [edit.on && edit.on !== "success" ? `on ${edit.on}` : "", edit.handled ? "handled" : "", edit.when ? `when ${edit.when}` : ""].filter(Boolean).join(" ");
   switch (edit.op) {
     case "add_task": return `add task ${edit.task?.id}`;
     case "remove_task": return `remove task ${edit.task_id}${edit.dependents ? ` (dependents: ${edit.dependents})` : ""}`;
