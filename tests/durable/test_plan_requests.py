@@ -173,6 +173,8 @@ async def test_a_running_plan_rejects_an_edit_for_the_same_reasons_as_one_at_res
 async def test_a_dry_run_checks_a_running_plan_and_changes_nothing(stage: Stage) -> None:
     await running(stage)
     assert (await edit_plan(stage.fleet(), "nightly", adding("c"), dry_run=True)).applied.version == 1
+    stops = await edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("a"),)), dry_run=True)
+    assert ([task for task, _ in stops.applied.stopped], stops.reopened) == (["a"], False)
     with pytest.raises(EditRejected):
         await edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),)), dry_run=True)
     assert (await stage.load()).plan.version == 0

@@ -165,7 +165,8 @@ async def test_a_retry_withdraws_the_pause_of_a_plan_that_ended(stage: Stage) ->
 async def test_an_edit_that_adds_a_task_reopens_a_plan(stage: Stage) -> None:
     await failed(stage)
     fix = [edits.AddTask(task("fix")), edits.AddDependency("b", "fix", "failure", handled=True)]
-    dry, _ = await admin.try_edit(stage.fleet(), "nightly", EditBatch(tuple(fix)))
+    dry, _, reopened, _ = await admin.try_edit(stage.fleet(), "nightly", EditBatch(tuple(fix)))
+    assert reopened
     assert (await read_head(stage.store, "nightly"))[0].ended, "only checked"
     applied = await admin.edit(stage.fleet(), "nightly", EditBatch(tuple(fix)))
     assert (applied.version, dry.version) == (1, 1)

@@ -159,6 +159,24 @@ async def test_a_request_has_an_answer_for_each_round_before_it() -> None:
             await system.propose_edit("nightly", [REQUEST])
 
 
+async def test_a_diff_names_the_tasks_that_are_removed_with_another_and_the_reason_of_a_cancellation() -> None:
+    more = PLAN + "  x: {shell: x, after: mail}\n  y: {shell: y, after: x}\n"
+    removal = {"op": "remove_task", "task_id": "mail", "dependents": "remove"}
+    cancellation = {"op": "cancel_task", "task_id": "build", "reason": "it is too old"}
+    lines = [
+        "remove task 'mail' and what depends on it",
+        "    also removes task 'x'",
+        "    also removes task 'y'",
+        "cancel task 'build': it is too old",
+    ]
+    proposer, _ = model([removal, cancellation])
+    async with stored(more) as system:
+        proposal = await ask(proposer, system)
+        assert proposal.outcome.changes == lines
+        assert (await system.edit_plan("nightly", [removal, cancellation], dry_run=True)).changes == lines
+        assert await tasks_of(system) == ["build", "mail", "x", "y"]
+
+
 # -- a plan that moves -------------------------------------------------------------------------------------------------
 
 

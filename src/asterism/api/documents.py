@@ -638,7 +638,9 @@ class EditOutcome(Document):
     stopped: Annotated[list[str], Doc("Running tasks that it stops.")]
     inverse: JsonObject | None
     applied_by: str | None
-    reopened: Annotated[bool, Doc("Whether the plan had ended: the edit opened it again.")] = False
+    reopened: Annotated[
+        bool, Doc("Whether the plan had ended: the edit opened it again; in a dry run: would open it again.")
+    ] = False
     rests: Annotated[str | None, Doc("If no process runs the plan, and none will: how to resume it.")] = None
     waits: Annotated[list[str], Doc("In a dry run: why the edit would wait for a person.")] = field(
         default_factory=list

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from asterism.base import expressions
 from asterism.base.clock import Looks, new_id
@@ -32,6 +32,7 @@ from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import names_devices
+from asterism.core.plan.edit_trial import removed_tasks, trial
 from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.node import AttemptTimes
@@ -136,18 +137,28 @@ async def edit_once(
     return applied
 
 
-async def try_edit(
-    fleet: Fleet, name: str, batch: EditBatch, editor: str | None = None
-) -> tuple[Applied, tuple[str, ...]]:
-    """What an edit would do, and why it would wait for a person: nothing if it would not. Nothing changes. Raises what
-    ``edit`` raises."""
+class TriedEdit(NamedTuple):
+    """What an edit would do. ``waits`` is why it would wait for a person: nothing if it would not. ``reopened``: the
+    plan has ended, and the edit would open it again. ``removed`` are the tasks that it would remove with others, by the
+    index of the edit."""
+
+    applied: Applied
+    waits: tuple[str, ...]
+    reopened: bool
+    removed: Mapping[int, Sequence[str]]
+
+
+async def try_edit(fleet: Fleet, name: str, batch: EditBatch, editor: str | None = None) -> TriedEdit:
+    """What an edit would do. Nothing changes. Raises what ``edit`` raises."""
     stored = await load(fleet.store, name)
     await check_not_cancelled(fleet.store, stored.head, "edited")
     await _check_at_rest(fleet, stored, dry_run=True)
     waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
     waits = waiting.wait_reasons(batch, editor)
     stored.plan.check_plugin = check_plugin
-    return stored.plan.apply(batch, fleet.store.clock()), waits
+    ended = stored.plan.state in ENDED
+    removed = removed_tasks(trial(stored.plan, batch, fleet.store.clock()), batch.edits)
+    return TriedEdit(stored.plan.apply(batch, fleet.store.clock()), waits, ended and bool(batch.edits), removed)
 
 
 async def change_once(

@@ -23,9 +23,9 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asterism.base.clock import new_id
@@ -91,13 +91,15 @@ class EditAnswer:
     """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
     ``reopened``: the plan had ended, and the edit has opened it again and submitted it to plan runners. ``rests``: no
     process runs the plan, and none will until a person resumes it or starts a server. ``waits`` are the reasons why an
-    edit that was only checked would wait for a person."""
+    edit that was only checked would wait for a person, and ``removed`` the tasks that it would remove with others, by
+    the index of the edit."""
 
     applied: Applied
     by: str | None = None
     reopened: bool = False
     waits: tuple[str, ...] = ()
     rests: bool = False
+    removed: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,7 @@ async def edit_plan(
     EditRejected with every violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled,
     NotAnswered and AnswerLost."""
     if dry_run:
-        applied, waits = await admin.try_edit(fleet, name, batch, editor)
-        return EditAnswer(applied, waits=waits)
+        return EditAnswer(**(await admin.try_edit(fleet, name, batch, editor))._asdict())
     request = {"batch": batch} if editor is None else {"batch": batch, "editor": editor}
     before: Head
 

@@ -22,12 +22,14 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import batch_cost
-from asterism.core.plan.edit_trial import trial
+from asterism.core.plan.edit_trial import removed_tasks, trial
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import (
     WAITING,
     AddTask,
+    CancelTask,
     Edit,
+    EditBatch,
     UpdateDependency,
     UpdateTask,
     WaitingEdit,
@@ -329,11 +331,13 @@ def _changes(edit: WaitingEdit, record: StoredConstellation) -> list[str]:
 
 
 def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[str]:
-    """All edits, with each field of a task that they add, and the old and the new value of each field that they
-    change. Without ``plan`` the old values are left out."""
+    """All edits, with each field of a task that they add, the old and the new value of each field that they change, and
+    the tasks that they remove with another. Without ``plan`` the old values and those tasks are left out."""
     tasks = {} if plan is None else {task_id: node.task for task_id, node in plan.nodes.items()}
-    for edit in edits:
-        yield clean(str(edit)) + _old_dependency(edit, plan)
+    removed = {} if plan is None else removed_tasks(trial(plan, EditBatch(tuple(edits))), edits)
+    for number, edit in enumerate(edits):
+        yield edit_line(edit) + _old_dependency(edit, plan)
+        yield from _removed_lines(removed.get(number, ()))
         if isinstance(edit, AddTask):
             tasks[edit.task.id] = edit.task
             fields = edit.task.to_json()
@@ -345,6 +349,16 @@ def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[s
                 yield f"    {field}: {before}{_value(value)}"
             if old is not None:
                 tasks[edit.task_id] = old.changed(edit.changes)
+
+
+def edit_line(edit: Edit) -> str:
+    """An edit as a sentence. The reason of a cancellation is not in the text of the edit, which journals repeat."""
+    reason = f": {edit.reason}" if isinstance(edit, CancelTask) and edit.reason else ""
+    return clean(f"{edit}{reason}")
+
+
+def _removed_lines(tasks: Sequence[str]) -> Iterator[str]:
+    yield from (clean(f"    also removes task {task!r}") for task in tasks)
 
 
 def _old_dependency(edit: Edit, plan: Graph | None) -> str:
@@ -414,7 +428,11 @@ def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> documents.Edit
         version_before=applied.version - bool(applied.batch.edits),
         version=applied.version,
         edits=[edit.to_json() for edit in applied.batch.edits],
-        changes=[str(edit) for edit in applied.batch.edits],
+        changes=[
+            line
+            for number, edit in enumerate(applied.batch.edits)
+            for line in (edit_line(edit), *_removed_lines(answer.removed.get(number, ())))
+        ],
         stopped=list(dict.fromkeys(task for task, _ in applied.stopped)),
         inverse=None if applied.inverse is None else applied.inverse.to_json(),
         applied_by=answer.by,

@@ -169,7 +169,9 @@ def applied_lines(outcome: documents.EditOutcome, resume: str = "") -> list[str]
     changed = f"Plan {name!r} {'would change' if outcome.dry_run else 'changed'}: {version}."
     by = [f"Applied by {clean(outcome.applied_by)}, which runs it."] if outcome.applied_by is not None else []
     again = [f"No process runs the plan. Resume it with: {resume}"] if outcome.rests is not None else []
-    if outcome.reopened:
+    if outcome.reopened and outcome.dry_run:
+        again = ["The plan has ended, and would be open again."]
+    elif outcome.reopened:
         again = ["The plan had ended, and is open again.", *(again or ["A server on this store runs it."])]
     waits = [f"The edit would wait for a person: {clean('; '.join(outcome.waits))}."] if outcome.waits else []
     changes = [*map(clean, outcome.changes), *(f"stop task {task!r}" for task in outcome.stopped)]

@@ -92,6 +92,16 @@ def trial(graph: Graph, batch: EditBatch, now: float = 0.0) -> Trial:
     return Trial(changes, violations, {index: tuple(group) for index, group in groupby(changes, attrgetter("edit"))})
 
 
+def removed_tasks(tried: Trial, edits: Sequence[Edit]) -> dict[int, list[str]]:
+    """The tasks that are removed because another one is, by the index of the edit."""
+    removed: dict[int, list[str]] = {}
+    for change in tried.changes:
+        edit = edits[change.edit]
+        if change.kind == REMOVED and isinstance(edit, RemoveTask) and change.task_id != edit.task_id:
+            removed.setdefault(change.edit, []).insert(0, change.task_id)  # the nearest first
+    return removed
+
+
 class _WatchedAttempt(Attempt):
     """An attempt that writes down what it changes."""
 
