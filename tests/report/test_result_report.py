@@ -331,6 +331,10 @@ def test_parameters_are_in_the_report_without_secrets(monkeypatch: pytest.Monkey
         "places": ["a", "b"],
         "url": "https://x/hunter2hunter2",
         "db_password": "x",
+        "DB_PASS": "x",
+        "db": {"host": "h", "password": "hunter22", "hosts": [{"api_key": "hunter22"}]},
+        "mirror": "https://user:hunter22@h/x",
+        "mirrors": ["https://user:hunter22@h/x", "postgresql://user:hunter22@h/x"],
     }
     report = report_of(result, origin=PlanOrigin("nightly.yaml", params))
     assert report.file == "nightly.yaml"
@@ -340,4 +344,8 @@ def test_parameters_are_in_the_report_without_secrets(monkeypatch: pytest.Monkey
         ("places", '["a", "b"]'),
         ("url", "https://x/[secret]"),
         ("db_password", "[secret]"),
+        ("DB_PASS", "[secret]"),
+        ("db", '{"host": "h", "password": "[secret]", "hosts": [{"api_key": "[secret]"}]}'),
+        ("mirror", "https://h/x"),
+        ("mirrors", '["https://h/x", "postgresql://user:***@h/x"]'),
     )

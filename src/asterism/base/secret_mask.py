@@ -44,7 +44,7 @@ MASKED_ANYWHERE = 8
 """Values with fewer characters are masked only where they are a whole word."""
 
 _CONVENTIONAL = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.I
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.I
 )
 _BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_=")
 _BESIDE_VARS = ("code", "filename", "filename2", "strerror")

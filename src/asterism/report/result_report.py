@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asterism.base.secret_mask import HIDDEN, named_like_a_secret
-from asterism.base.text import json_text
+from asterism.base.text import json_text, masked_urls
 from asterism.core.errors import error_text
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation
@@ -139,11 +139,20 @@ def report_of(
 
 
 def _param(name: str, value: Any, secrets: PlanMask) -> str:
-    """The value of a parameter, without what its name calls a secret: plan files should not have such a parameter."""
+    """The value of a parameter, without secrets: plan files should not have such a parameter."""
+    value = _without_secrets(name, secrets.shown(value))
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _without_secrets(name: str, value: Any) -> Any:
+    """A value without what a name in it calls a secret, and without the logins of addresses, however deep."""
     if named_like_a_secret(name):
         return HIDDEN
-    value = secrets.shown(value)
-    return value if isinstance(value, str) else json_text(value)
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets("", item) for item in value]
+    return masked_urls(value) if isinstance(value, str) else value
 
 
 def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int]:
