@@ -391,25 +391,33 @@ def test_resuming_an_ended_plan_returns_its_exit_code(scene: Scene, build: str, 
 
 
 def test_a_report_compares_a_plan_with_earlier_plans_of_its_file(scene: Scene) -> None:
-    """Those of another file, and later ones, are not named."""
+    """Those of another file, those of another id in a file of the same name, and later ones are not named."""
     file = scene.folder / "backup.yaml"
     file.write_text("asterism: 1\nparams: {day: monday, api_token: abc}\ntasks:\n  a: {shell: echo 1}\n", "utf-8")
     other = scene.folder / "other.yaml"
     other.write_text("asterism: 1\ntasks:\n  a: {shell: echo 1}\n", "utf-8")
-    for words in ((file, "--id", "first"), (other, "--id", "foreign"), (file, "--id", "second")):
+    twin = scene.folder / "elsewhere" / "backup.yaml"
+    twin.parent.mkdir()
+    twin.write_text(other.read_text("utf-8"), "utf-8")
+    for words in (
+        (file, "--id", "job-20261101"),
+        (other, "--id", "job-20261107"),
+        (twin, "--id", "twin"),
+        (file, "--id", "job-20261102"),
+    ):
         scene.ok("run", *map(str, words), "--store", scene.url)
-    words = ("--id", "third", "--set", "day=sunday", "--store", scene.url, "--report", "third.html")
+    words = ("--id", "job-20261103", "--set", "day=sunday", "--store", scene.url, "--report", "third.html")
     scene.ok("run", str(file), *words)
     page = (scene.folder / "third.html").read_text("utf-8")
     table = page.split('id="earlier-runs"')[1].split("</section>")[0]
-    assert re.findall(r'<th scope="row">(\w+)</th>', table) == ["second", "first"], "the newest first"
+    assert re.findall(r'<th scope="row">([\w-]+)</th>', table) == ["job-20261102", "job-20261101"], "the newest first"
     assert "the median of 2 earlier runs that completed" in page
     assert "from backup.yaml" in page
     assert "<dt>day</dt><dd>sunday</dd>" in page
     assert "<dt>api_token</dt><dd>[secret]</dd>" in page
-    scene.ok("plan", "watch", "second", "--report", "second.html")
+    scene.ok("plan", "watch", "job-20261102", "--report", "second.html")
     table = (scene.folder / "second.html").read_text("utf-8").split('id="earlier-runs"')[1].split("</section>")[0]
-    assert re.findall(r'<th scope="row">(\w+)</th>', table) == ["first"]
+    assert re.findall(r'<th scope="row">([\w-]+)</th>', table) == ["job-20261101"]
 
 
 @pytest.mark.parametrize("problem", ["scope-missing", "internal-error"])

@@ -334,8 +334,9 @@ def test_a_report_without_failures_parameters_and_earlier_runs_has_no_empty_sect
     ],
 )
 def test_the_duration_is_compared_with_earlier_runs_that_completed(runs: tuple[EarlierRun, ...], sentence: str) -> None:
-    page = report(replace(RUN, earlier=runs))
+    page = report(replace(RUN, state="completed", earlier=runs))
     assert f"after 10.0 s{sentence}</p>" in page
+    assert "after 10.0 s</p>" in report(replace(RUN, state="failed", earlier=runs)), "it ended early"
 
 
 def test_earlier_runs_have_state_begin_and_duration() -> None:

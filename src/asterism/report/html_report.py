@@ -60,9 +60,9 @@ def _header(data: Report, names: Iterable[str]) -> str:
 
 
 def _compared(data: Report) -> str:
-    """How the duration compares with that of earlier plans of the file that completed."""
+    """How the duration compares with that of earlier plans of the file, if this one and they completed."""
     times = [run.took for run in data.earlier if run.state in COMPLETED and run.took is not None]
-    if not times:
+    if not times or data.state not in COMPLETED:
         return ""
     usual = median(times)
     more = data.ended_at - data.started_at - usual

@@ -111,8 +111,8 @@ class EarlierRun:
 class Report:
     """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories. `output` has
     what the tasks printed, as far as the page can hold it; `output_left_out` counts the attempts that it cannot.
-    `params` are the names and values of parameters of the plan `file`, `earlier` the last plans of that file, the
-    newest first."""
+    `params` are the names and values of parameters of the plan `file`, `earlier` the last plans of that file with
+    such a name, the newest first."""
 
     title: str
     state: str

@@ -334,6 +334,7 @@ def test_ticks_have_different_keys(first: int, other: int) -> None:
 
 def test_the_name_of_a_plan_without_its_tick() -> None:
     assert without_time(f"nightly-{tick_text(0)}") == "nightly"
+    assert without_time("nightly-20261101") == without_time("nightly-20261101-2") == "nightly"
     assert without_time("nightly") == "nightly"
 
 

@@ -39,6 +39,7 @@ from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.run.session import Session
+from asterism.core.schedule.ticks import without_time
 from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
@@ -210,18 +211,23 @@ async def logs_to_show(system: System, result: Result, *, everything: bool) -> L
 MOST_EARLIER = 5
 """How many earlier plans of its file a report names."""
 
+MOST_OF_ITS_FILE = 100
+"""Among how many plans with a similar name they are."""
+
 
 async def origin_of(system: System, name: str) -> PlanOrigin:
     """What a report says of a plan beside its result. Who may read this plan alone learns of no other."""
     plan = await ask_again(partial(system.show_plan, name, tasks=False))
     earlier: list[EarlierRun] = []
     if plan.file:
-        ask = partial(system.list_plans, file=plan.file, until=plan.created_at, limit=MOST_EARLIER)
+        stem = without_time(name)
+        ask = partial(system.list_plans, name=f"{stem}*", file=plan.file, until=plan.created_at, limit=MOST_OF_ITS_FILE)
         try:
             earlier = [
                 EarlierRun(run.name, "repaired" if run.repaired else run.state, run.started_at, run.ended_at)
                 for run in (await ask_again(ask)).items
-            ]
+                if without_time(run.name) == stem
+            ][:MOST_EARLIER]
         except ApiError as error:
             if error.problem != "scope-missing":
                 raise

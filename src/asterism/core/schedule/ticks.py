@@ -49,7 +49,7 @@ HISTORY_LENGTH = 100
 CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
 
 
-_TIME_AT_END = re.compile(r"(?<=.)-([0-9]{8}(T[0-9]{6}Z|-[0-9]{4}(-[0-9]{1,3})?)|event-[0-9]+)\Z")
+_TIME_AT_END = re.compile(r"(?<=.)-([0-9]{8}(T[0-9]{6}Z|(-[0-9]{4})?(-[0-9]{1,3})?)|event-[0-9]+)\Z")
 _TICK_AT_END = re.compile(r"-([0-9]{8}T[0-9]{6}Z)\Z")
 
 
