@@ -282,6 +282,7 @@ def test_every_text_of_a_document_is_known_to_name_devices_or_not() -> None:
 @pytest.mark.parametrize(
     "document",
     [
+        {"changes": ["update task 'mail': device", f"    device: null -> {ORDER}"]},
         {"advice": [f"Look for the fault on {ORDER}."]},
         {"waiting_teardowns": {"drop": f"the only device cannot take it; {ORDER}: it lacks gpu"}},
         {"failed_teardowns": {"drop": f"lost 3 times, the last time because {ORDER} is silent"}},

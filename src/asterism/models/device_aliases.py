@@ -48,6 +48,9 @@ _MESSAGES = frozenset(
 )
 """The fields of documents that are messages of the product, or lists or objects of them."""
 
+_LINES = frozenset({"changes"})
+"""Fields that are messages if they are lists of texts; those of edits have the same name, and are objects."""
+
 _DATA = frozenset({"input", "inputs", "output", "result", "params", "data", "env", "http", "argv", "shell", "agent"})
 """The fields of documents that are what people and tasks wrote: they stay as they are."""
 
@@ -129,7 +132,11 @@ class DeviceAliases:
             return {self.shown(name): self._each(item, self.text) for name, item in value.items()}
         if key in _NAMES:
             return self._each(value, self.shown)
-        return self._each(value, self.text) if key in _MESSAGES else self.document(value)
+        if key in _MESSAGES or (
+            key in _LINES and isinstance(value, list) and all(isinstance(line, str) for line in value)
+        ):
+            return self._each(value, self.text)
+        return self.document(value)
 
     def _each(self, value: Any, show: Callable[[str], str]) -> Any:
         if isinstance(value, str):
