@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,17 +19,24 @@ from asterism.api.operation import NoProposal
 from asterism.api.plan_operations import ProposeEdit
 from asterism.api.system import LocalSystem, System
 from asterism.base.http_limits import RequestRefused
+from asterism.base.secret_mask import Mask
 from asterism.core.errors import EditRejected, PlanError
+from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditWaits
 from asterism.core.run.session import Session
 from asterism.durable import read_account
+from asterism.durable.editor_budget import Account, Spent
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models import Budget, StoreCassette
+from asterism.models.budget import BudgetSpent
+from asterism.models.conversation import Conversation
 from asterism.models.edit_proposals import EditProposer
-from asterism.models.model_calls import ModelFailed
+from asterism.models.model_calls import TIMEOUT, ModelFailed
+from asterism.models.paid_answers import RESERVED_MARGIN, PaidAnswers
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession
+from asterism.store.store_errors import StoreUnavailable
 from tests.models.editor_scenes import ScriptedCaller
 from tests.server.server_scenes import BASE, ServerScene, ended, plan_server, plan_text, server_scene
 
@@ -338,6 +347,78 @@ async def test_a_request_does_not_end_the_reservation_of_an_editor_that_works() 
         account = await cassette.account("nightly")
         assert account is not None
         assert list(account.open) == ["editor"]
+
+
+async def broken_off(system: LocalSystem, how: str) -> None:
+    """A request that is broken off while its model thinks."""
+    proposer, caller = model(CHAT, budget="1call")
+    caller.gate, reached = asyncio.Event(), asyncio.Event()
+    caller.replies = (lambda question: reached.set() or CHAT,)
+    asked = asyncio.ensure_future(ask(proposer, system))
+    await reached.wait()
+    if how == "killed":  # nothing of it reaches the store any more
+        system.fleet.store.commit, commit = _never, system.fleet.store.commit  # type: ignore[method-assign]
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    if how == "killed":
+        system.fleet.store.commit = commit  # type: ignore[method-assign]
+
+
+async def asked_again(system: LocalSystem, **options: Any) -> None:
+    """Another process asks about the same plan."""
+    answers = PaidAnswers(ScriptedCaller(CHAT), StoreCassette(system.fleet.store), **options)
+    view = ConstellationView(Constellation("nightly"))
+    async with asyncio.timeout(1000.0):
+        await answers.next(Conversation("ends", view, Mask(), 0, [{"user": "go on"}]))
+
+
+async def _never(*_: Any) -> None:
+    raise StoreUnavailable("killed")
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["cancelled", "killed"])
+async def test_a_request_that_is_broken_off_leaves_no_reservation(how: str) -> None:
+    """The plan's own editor and the next request would wait for it without end."""
+    async with stored() as system:
+        loop = asyncio.get_running_loop()
+        system.fleet.store.clock = loop.time  # type: ignore[method-assign]
+        await broken_off(system, how)
+        account = await read_account(system.fleet.store, "nightly")
+        assert account is not None
+        assert (len(account.open), account.spent.calls) == ((1, 0) if how == "killed" else (0, 1))
+        began = loop.time()
+        with pytest.raises(BudgetSpent, match="1 of 1 call is spent"):
+            await asked_again(system)
+        assert loop.time() - began < (TIMEOUT + RESERVED_MARGIN + 2.0 if how == "killed" else 1.0)
+
+
+@pytest.mark.virtual_time
+async def test_a_request_waits_for_other_calls_at_most_as_long_as_a_call_may_take() -> None:
+    """A reservation of an earlier version has no end."""
+    async with stored() as system:
+        cassette = StoreCassette(system.fleet.store)
+        system.fleet.store.clock = asyncio.get_running_loop().time  # type: ignore[method-assign]
+        await cassette.change("nightly", lambda account: Account(Budget(calls=1)).reserve("old", Spent(calls=1)))
+        with pytest.raises(BudgetSpent, match="1 of 1 call is spent"):
+            await asked_again(system, patience=400.0)
+
+
+async def test_a_call_that_has_counted_as_spent_is_not_counted_again_when_it_ends() -> None:
+    proposer, caller = model(CHAT)
+    async with stored() as system:
+        caller.gate, reached = asyncio.Event(), asyncio.Event()
+        caller.replies = (lambda question: reached.set() or CHAT,)
+        asked = asyncio.ensure_future(ask(proposer, system))
+        await reached.wait()
+        cassette = StoreCassette(system.fleet.store)
+        await cassette.change("nightly", lambda account: account.expired(math.inf))
+        caller.gate.set()
+        await asked
+        account = await cassette.account("nightly")
+        assert account is not None
+        assert (account.spent.calls, account.open, account.ends) == (1, {}, {})
 
 
 def test_dollars_of_a_model_without_a_price_cannot_be_limited() -> None:

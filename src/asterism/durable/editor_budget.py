@@ -150,6 +150,7 @@ class Spent(Record, sparse=True, lenient=True):
 @dataclass(frozen=True, slots=True)
 class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
+    ``ends`` is when each of them has ended at the latest, by the clock of its cassette: its process may have died.
 
     ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
     the budget began to hold the plan, ``held_why`` what was spent then, ``held_for`` what the editor has to spend to
@@ -170,6 +171,7 @@ class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
     held_since: float | None = None
     unpriced: str = ""
     held_why: str = ""
+    ends: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def held_until(self) -> float | None:
@@ -235,13 +237,16 @@ class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
             else f"{text}, and {_amount(name, more)} more are needed"
         )
 
-    def reserve(self, call: str, needed: Spent) -> Account:
-        return replace(self, open={**self.open, call: needed})
+    def reserve(self, call: str, needed: Spent, end: float = math.inf) -> Account:
+        """``end`` is when the call has ended at the latest."""
+        ends = {**self.ends, call: end} if end < math.inf else self.ends
+        return replace(self, open={**self.open, call: needed}, ends=ends)
 
     def settle(self, call: str, cost: Spent) -> Account:
         """The call has ended, with this cost."""
         left = {key: value for key, value in self.open.items() if key != call}
-        return replace(self, open=left, spent=self.spent + cost)
+        ends = {key: end for key, end in self.ends.items() if key != call}
+        return replace(self, open=left, ends=ends, spent=self.spent + cost)
 
     def added(self, answer: str, tasks: int) -> Account:
         """An answer adds this many tasks; none, if it is not applied. Each answer is counted once, however often this
@@ -268,6 +273,10 @@ class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
             if call in account.open:
                 account = account.settle(call, account.open[call])
         return account
+
+    def expired(self, now: float) -> Account:
+        """Calls that have ended by now, but were not settled: their processes have died."""
+        return self.lost([call for call, end in self.ends.items() if end <= now])
 
     def abandoned(self) -> Account:
         """No process makes calls for this plan any more: what was reserved counts as spent."""

@@ -106,7 +106,11 @@ class BudgetSpent(AsterismError):
 
 
 class Reserved(Exception):
-    """The rest of the budget is reserved for calls under way."""
+    """The rest of the budget is reserved for calls under way. The first of them has ended at ``end`` at the latest."""
+
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self.end = end
 
 
 def room_for_time(account: Account, timeout: float) -> float | None:

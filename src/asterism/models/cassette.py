@@ -51,6 +51,9 @@ class Exchange(Record, sparse=("editor",), required=("cost",), checked=True):
 class Cassette(Protocol):
     """Where the exchanges and the accounts of plans are kept."""
 
+    def clock(self) -> float:
+        """Seconds, the same for all processes that use the cassette."""
+
     async def account(self, plan: str) -> Account | None:
         """The account of a plan; None if it has none."""
 
@@ -72,6 +75,9 @@ class MemoryCassette:
         self._accounts: dict[str, Account] = {}
         self._exchanges: defaultdict[str, list[Exchange]] = defaultdict(list)
         self._changed = asyncio.Event()
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def account(self, plan: str) -> Account | None:
         return self._accounts.get(plan)
@@ -113,6 +119,9 @@ class StoreCassette:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = asyncio.Lock()  # of this process; others are told apart by revisions
+
+    def clock(self) -> float:
+        return self._store.clock()
 
     async def account(self, plan: str) -> Account | None:
         return await read_account(self._store, plan)

@@ -42,7 +42,7 @@ from asterism.models.conversation import Conversation, return_answer
 from asterism.models.device_aliases import DeviceAliases, known_capabilities
 from asterism.models.model_calls import ModelCaller, ModelFailed, ModelMissing
 from asterism.models.model_messages import ToolCall
-from asterism.models.paid_answers import MAX_STEPS, PaidAnswers, check_prices
+from asterism.models.paid_answers import MAX_STEPS, RESERVED_MARGIN, PaidAnswers, check_prices
 from asterism.models.plan_prompt import MOST_ENDS, Surroundings, output_end, request_prompt, violation_lines
 from asterism.orchestrator.events import TaskEvent, end_event
 
@@ -82,7 +82,8 @@ class EditProposer:
     async def propose(self, system: System, request: ProposeEdit) -> documents.EditProposal:
         """See ``Proposer`` of ``api/system.py``."""
         cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
-        answers = PaidAnswers(self._caller, cassette, max_steps=self._max_steps)
+        patience = self._caller.timeout + RESERVED_MARGIN
+        answers = PaidAnswers(self._caller, cassette, max_steps=self._max_steps, patience=patience)
         round_ = _Round(system, request, answers, self._max_rejections)
         try:
             conversation = await round_.conversation()

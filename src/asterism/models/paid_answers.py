@@ -7,8 +7,10 @@ it has cost, in one commit with the exchange (``cassette.py``). ``ModelEditor`` 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
+import math
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -40,6 +42,12 @@ MAX_STEPS = 8
 RESERVED_WAIT = 60.0
 """Seconds between two looks at a budget that other calls have reserved, without being woken."""
 
+RESERVED_MARGIN = 60.0
+"""Seconds after the timeout of a call after which what is reserved for it counts as spent: its process has died."""
+
+LOST_TIMEOUT = 5.0
+"""Seconds in which a call that is cancelled tries to count what it has reserved as spent."""
+
 
 def check_prices(caller: ModelCaller, budget: Budget) -> None:
     """Raise InvalidBudget if a budget limits dollars, and the price of a model is unknown."""
@@ -52,15 +60,21 @@ def check_prices(caller: ModelCaller, budget: Budget) -> None:
 
 
 class PaidAnswers:
-    """``replay`` answers in place of models. ``max_steps`` is how many requests one answer may take."""
+    """``replay`` answers in place of models. ``max_steps`` is how many requests one answer may take, ``patience`` how
+    many seconds a request waits for what other calls have reserved."""
 
     def __init__(
-        self, caller: ModelCaller, cassette: Cassette, replay: Replay | None = None, max_steps: int = MAX_STEPS
+        self,
+        caller: ModelCaller,
+        cassette: Cassette,
+        replay: Replay | None = None,
+        max_steps: int = MAX_STEPS,
+        patience: float = math.inf,
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
         self.caller, self.cassette, self.replay, self._max_steps = caller, cassette, replay, max_steps
-        self._calls = count(1)
+        self._patience, self._calls = patience, count(1)
         self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
         self._lost: set[str] = set()  # calls that were cancelled
 
@@ -131,7 +145,7 @@ class PaidAnswers:
             yield bill
         except BaseException:
             if bill.cost is None:  # it was cancelled, and its cost is unknown
-                self._lost.add(call)
+                await self._lose(conversation.plan, call)
             else:
                 paid.append((call, bill.cost))
                 await self._settle(conversation, call, bill.cost)
@@ -140,37 +154,59 @@ class PaidAnswers:
 
     async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
         """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
-        bill = Bill()
+        bill, cassette = Bill(), self.cassette
+        until = cassette.clock() + self._patience
 
         def reserve(account: Account) -> Account:
-            account = account.lost(self._lost)
+            account = account.expired(cassette.clock()).lost(self._lost)
             bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
             bill.seconds = room_for_time(account, self.caller.timeout)
             needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
             obstacle = account.obstacle(needed)
-            if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
-                raise Reserved
+            waits = cassette.clock() < until and replace(account, open={}).obstacle(needed) is None
+            if obstacle is not None and waits:
+                raise Reserved(min(account.ends.values(), default=math.inf))
             if obstacle is not None:
                 raise BudgetSpent(obstacle, account, needed)
-            return account.reserve(call, needed)
+            seconds = self.caller.timeout if bill.seconds is None else bill.seconds
+            return account.reserve(call, needed, cassette.clock() + seconds + RESERVED_MARGIN)
 
         while True:
             try:
-                await self.cassette.change(name, reserve)
+                await cassette.change(name, reserve)
                 return bill
-            except Reserved:  # other calls may cost less than what is reserved for them
-                await self.cassette.changed(name, RESERVED_WAIT)
+            except Reserved as reserved:  # other calls may cost less than what is reserved for them
+                left = min(reserved.end, until) - cassette.clock()
+                await cassette.changed(name, min(RESERVED_WAIT, max(left, 0.0)))
+            except asyncio.CancelledError:  # it may have been written
+                await self._lose(name, call)
+                raise
 
     async def _settle(
         self, conversation: Conversation, call: str, cost: EditorCost, exchange: Exchange | None = None
     ) -> None:
         conversation.cost += cost
         spent = Spent.of(cost)
+
+        def settle(account: Account) -> Account:  # what has counted as spent is not counted again
+            return account.settle(call, spent) if call in account.open else account
+
         try:
-            await self.cassette.change(conversation.plan, lambda account: account.settle(call, spent), exchange)
+            await self.cassette.change(conversation.plan, settle, exchange)
+        except asyncio.CancelledError:
+            await self._lose(conversation.plan, call)
+            raise
         except BaseException:  # if it was not settled, what is reserved counts as spent
             self._lost.add(call)
             raise
+
+    async def _lose(self, plan: str, call: str) -> None:
+        """The cost of a call is unknown: what is reserved for it counts as spent, at once if the store can be reached.
+        Otherwise this process tells it with its next call, or another one when the time of the call is over."""
+        self._lost.add(call)
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(LOST_TIMEOUT):
+                await asyncio.shield(self.cassette.change(plan, lambda account: account.lost([call])))
 
 
 _trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
