@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -29,7 +30,8 @@ from asterism.durable.editor_budget import Account, Spent
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models import Budget, StoreCassette
-from asterism.models.budget import BudgetSpent
+from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
+from asterism.models.cassette import opened
 from asterism.models.conversation import Conversation
 from asterism.models.edit_proposals import EditProposer
 from asterism.models.model_calls import TIMEOUT, ModelFailed
@@ -403,6 +405,61 @@ async def test_a_request_waits_for_other_calls_at_most_as_long_as_a_call_may_tak
         await cassette.change("nightly", lambda account: Account(Budget(calls=1)).reserve("old", Spent(calls=1)))
         with pytest.raises(BudgetSpent, match="1 of 1 call is spent"):
             await asked_again(system, patience=400.0)
+
+
+async def account_of(system: LocalSystem, budget: Budget, **fields: Any) -> StoreCassette:
+    """The editor of the plan has an account with 2 calls spent."""
+    cassette = StoreCassette(system.fleet.store)
+    await cassette.change("nightly", opened(budget, DEFAULT_BUDGET))
+    await cassette.change("nightly", lambda account: replace(account, spent=Spent(calls=2), **fields))
+    return cassette
+
+
+async def test_a_request_changes_neither_the_limits_nor_the_hold_of_an_account() -> None:
+    """Who may edit a plan may not decide about its budget."""
+    proposer, caller = model(CHAT, budget="1000calls")
+    async with stored() as system:
+        cassette = await account_of(system, Budget(calls=2), held_since=1.0, held_for=Spent(calls=1))
+        before = await cassette.account("nightly")
+        with pytest.raises(NoProposal, match="asterism plan budget nightly --raise '4calls'"):
+            await ask(proposer, system)
+        assert (await cassette.account("nightly"), caller.asked) == (before, [])
+
+
+async def test_the_budget_of_a_request_is_a_further_limit() -> None:
+    proposer, caller = model(CHAT, budget="3calls")
+    async with stored() as system:
+        cassette = await account_of(system, Budget(calls=50))
+        await ask(proposer, system)
+        with pytest.raises(NoProposal, match=r"3 of 3 calls are spent\. Raise it: --budget '6calls'"):
+            await ask(proposer, system)
+        account = await cassette.account("nightly")
+        assert account is not None
+        assert (account.budget.calls, len(caller.asked)) == (50, 1)
+
+
+async def test_a_model_without_a_price_spends_nothing_of_an_account_that_limits_dollars() -> None:
+    proposer, caller = model(CHAT)
+    caller._known_prices["test:scripted"] = None
+    async with stored() as system:
+        await account_of(system, Budget(dollars=0.01))
+        with pytest.raises(NoProposal, match="the price of test:scripted is unknown"):
+            await ask(proposer, system)
+        assert caller.asked == []
+
+
+async def test_the_account_names_each_model_without_a_price_that_was_paid_from_it() -> None:
+    proposer, caller = model(CHAT)
+    caller._known_prices["test:scripted"] = None
+    async with stored() as system:
+        cassette = await account_of(system, Budget(calls=50), unpriced="test:other")
+        await ask(proposer, system)
+        await cassette.change("nightly", opened(Budget(calls=50), DEFAULT_BUDGET))  # an editor with a price
+        account = await cassette.account("nightly")
+        assert account is not None
+        assert account.unpriced == "test:other, test:scripted"
+        with pytest.raises(PlanError, match="the price of test:other, test:scripted is unknown"):
+            await system.decide_budget("nightly", "$2")
 
 
 async def test_a_call_that_has_counted_as_spent_is_not_counted_again_when_it_ends() -> None:

@@ -237,6 +237,18 @@ class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
             else f"{text}, and {_amount(name, more)} more are needed"
         )
 
+    def bounded(self, own: Budget) -> Account:
+        """The account as a model sees it that has a budget of its own, other than that with which the account was
+        opened: the lower one of two limits holds."""
+        limits = {name: limit for name in LIMITS if (limit := getattr(own.changed_since(self.given), name)) is not None}
+        lowest = {name: min(limit, self.left(name) + getattr(self.committed, name)) for name, limit in limits.items()}
+        return replace(self, budget=replace(self.budget, **lowest))
+
+    def with_unpriced(self, names: str) -> Account:
+        """Models whose price is unknown are paid from the account, too."""
+        known = [name for name in self.unpriced.split(", ") if name]
+        return replace(self, unpriced=", ".join(dict.fromkeys([*known, *(name for name in names.split(", ") if name)])))
+
     def reserve(self, call: str, needed: Spent, end: float = math.inf) -> Account:
         """``end`` is when the call has ended at the latest."""
         ends = {**self.ends, call: end} if end < math.inf else self.ends

@@ -166,24 +166,25 @@ def _numbered(exchange: Exchange, number: int, at: float = 0.0) -> Exchange:
     return replace(exchange, number=number, at=at)
 
 
+def joined(budget: Budget, defaults: Budget) -> Step:
+    """The account of a plan whose edits this process proposes: with its budget if it is new, else as it is."""
+    return lambda account: Account(defaults.raised(budget), given=budget) if account == Account() else account
+
+
 def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
-    """As ``joined``, for the process that runs the plan: reservations of earlier processes count as spent."""
-    step = joined(budget, defaults, unpriced)
-    return lambda account: step(account.abandoned())
-
-
-def joined(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -> Step:
     """The account of a plan that this process begins to edit: with its budget if it is new. What a person has raised or
     lowered stays, unless ``budget`` is another one than that of earlier processes. ``defaults`` are the limits that
-    hold if neither names others, ``unpriced`` the models whose price is unknown."""
+    hold if neither names others, ``unpriced`` the models whose price is unknown. This process runs the plan:
+    reservations of earlier processes count as spent."""
     lowest = defaults or Budget()
 
     def step(account: Account) -> Account:
         if account == Account():
             return Account(lowest.raised(budget), unpriced=unpriced, given=budget)
+        account = account.abandoned().with_unpriced(unpriced)
         wider = lowest.raised(account.budget.raised(budget.changed_since(account.given)))
         kept = account if wider == account.budget else account.released()
-        return replace(kept, budget=wider, unpriced=unpriced, given=account.given.raised(budget))
+        return replace(kept, budget=wider, given=account.given.raised(budget))
 
     return step
 

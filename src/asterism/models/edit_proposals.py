@@ -57,7 +57,8 @@ MOST_DEVICES = 1000
 
 
 class EditProposer:
-    """``budget`` is what the model may spend on each plan; 200 calls and 500 tasks unless it names other limits.
+    """``budget`` is what the model may spend on each plan; 200 calls and 500 tasks unless it names other limits. If a
+    plan has an account with other limits, those hold, too.
     ``max_steps`` is how many requests one answer may take, ``max_rejections`` how many answers of one round the plan
     may reject."""
 
@@ -83,25 +84,25 @@ class EditProposer:
         """See ``Proposer`` of ``api/system.py``."""
         cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
         patience = self._caller.timeout + RESERVED_MARGIN
-        answers = PaidAnswers(self._caller, cassette, max_steps=self._max_steps, patience=patience)
+        answers = PaidAnswers(self._caller, cassette, None, self._max_steps, patience, self._given)
         round_ = _Round(system, request, answers, self._max_rejections)
         try:
             conversation = await round_.conversation()
-            step = joined(self._given, DEFAULT_BUDGET, await self._caller.unpriced())
-            await cassette.change(request.plan, step)
+            await cassette.change(request.plan, joined(self._given, DEFAULT_BUDGET))
             return await round_.answer(conversation)
         except BudgetSpent as spent:
-            raise NoProposal(_spent_text(request.plan, system, spent)) from None
+            account = await cassette.account(request.plan) or Account()
+            raise NoProposal(_spent_text(request.plan, system, spent, account)) from None
         except (ModelFailed, ModelMissing) as error:
             raise NoProposal(
                 f"{shorten(str(error), 1000).rstrip('.')}. Plan {request.plan!r} has not changed"
             ) from None
 
 
-def _spent_text(plan: str, system: System, spent: BudgetSpent) -> str:
+def _spent_text(plan: str, system: System, spent: BudgetSpent, account: Account) -> str:
     limits = spent.account.higher_limits(spent.needed)
     how = f"--budget '{limits}'"
-    if isinstance(system, LocalSystem):
+    if isinstance(system, LocalSystem) and account.obstacle(spent.needed) is not None:
         how = f"asterism plan budget {shlex.quote(plan)} --raise '{limits}'"
     return f"the budget of the model is spent: {spent}. Raise it: {how}"
 
@@ -176,6 +177,7 @@ class _Round:
     async def _tried(self, conversation: Conversation, batch: EditBatch) -> documents.EditOutcome:
         """What a batch would do. Raises EditRejected, and BudgetSpent if it adds more tasks than the budget allows."""
         account = await self._answers.cassette.account(self._request.plan) or Account()
+        account = account.bounded(self._answers.budget or Budget())
         needed = Spent(tasks=tasks_added(batch))
         obstacle = account.obstacle(needed)
         if obstacle is not None:

@@ -24,7 +24,6 @@ from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 from asterism.models.budget import (
     LEAST_OUTPUT,
     BudgetSpent,
-    Price,
     Reserved,
     dearest,
     estimated_tokens,
@@ -33,7 +32,7 @@ from asterism.models.budget import (
 )
 from asterism.models.cassette import Cassette, Exchange, Replay
 from asterism.models.conversation import Conversation, no_answer, read_answer
-from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller
+from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
 
 MAX_STEPS = 8
@@ -53,15 +52,20 @@ def check_prices(caller: ModelCaller, budget: Budget) -> None:
     """Raise InvalidBudget if a budget limits dollars, and the price of a model is unknown."""
     unknown = [] if budget.dollars is None else [name for name in caller.names if caller.price(name) is None]
     if unknown:
-        raise InvalidBudget(
-            f"the budget limits dollars, and the price of {', '.join(unknown)} is unknown: give it with prices= "
-            "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
-        )
+        raise InvalidBudget(_price_unknown(", ".join(unknown)))
+
+
+def _price_unknown(models: str) -> str:
+    return (
+        f"the budget limits dollars, and the price of {models} is unknown: give it with prices= "
+        "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
+    )
 
 
 class PaidAnswers:
     """``replay`` answers in place of models. ``max_steps`` is how many requests one answer may take, ``patience`` how
-    many seconds a request waits for what other calls have reserved."""
+    many seconds a request waits for what other calls have reserved. ``budget`` is a limit beside that of the account.
+    """
 
     def __init__(
         self,
@@ -70,11 +74,12 @@ class PaidAnswers:
         replay: Replay | None = None,
         max_steps: int = MAX_STEPS,
         patience: float = math.inf,
+        budget: Budget | None = None,
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
         self.caller, self.cassette, self.replay, self._max_steps = caller, cassette, replay, max_steps
-        self._patience, self._calls = patience, count(1)
+        self._patience, self.budget, self._calls = patience, budget, count(1)
         self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
         self._lost: set[str] = set()  # calls that were cancelled
 
@@ -140,7 +145,7 @@ class PaidAnswers:
         once: the next attempt must not wait for it. The one that is answered is settled with its exchange. Raises
         BudgetSpent."""
         call = f"{model} {self._process} {next(self._calls)}"
-        bill = await self._reserve(conversation.plan, call, estimated_tokens(question.text), self.caller.price(model))
+        bill = await self._reserve(conversation.plan, call, estimated_tokens(question.text), model)
         try:
             yield bill
         except BaseException:
@@ -152,22 +157,27 @@ class PaidAnswers:
             raise
         paid.append((call, bill.cost or EditorCost()))
 
-    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> Bill:
-        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent."""
-        bill, cassette = Bill(), self.cassette
+    async def _reserve(self, name: str, call: str, reads: int, model: str) -> Bill:
+        """Reserve the price of the dearest answer. The bill says how long that may be, and take. Raises BudgetSpent,
+        and ModelFailed if the budget limits dollars, and the price is unknown."""
+        bill, cassette, price = Bill(), self.cassette, self.caller.price(model)
         until = cassette.clock() + self._patience
 
         def reserve(account: Account) -> Account:
             account = account.expired(cassette.clock()).lost(self._lost)
-            bill.max_output = room_for_output(account, reads, price, MAX_OUTPUT)
-            bill.seconds = room_for_time(account, self.caller.timeout)
+            limited = account if self.budget is None else account.bounded(self.budget)
+            if price is None and limited.budget.dollars is not None:
+                raise ModelFailed(_price_unknown(model))
+            bill.max_output = room_for_output(limited, reads, price, MAX_OUTPUT)
+            bill.seconds = room_for_time(limited, self.caller.timeout)
             needed = dearest(reads, max(bill.max_output, LEAST_OUTPUT), price, bill.seconds)
-            obstacle = account.obstacle(needed)
-            waits = cassette.clock() < until and replace(account, open={}).obstacle(needed) is None
+            obstacle = limited.obstacle(needed)
+            waits = cassette.clock() < until and replace(limited, open={}).obstacle(needed) is None
             if obstacle is not None and waits:
                 raise Reserved(min(account.ends.values(), default=math.inf))
             if obstacle is not None:
-                raise BudgetSpent(obstacle, account, needed)
+                raise BudgetSpent(obstacle, limited, needed)
+            account = account if price is not None else account.with_unpriced(model)
             seconds = self.caller.timeout if bill.seconds is None else bill.seconds
             return account.reserve(call, needed, cassette.clock() + seconds + RESERVED_MARGIN)
 
