@@ -543,6 +543,29 @@ async def test_an_editor_with_a_credential_keeps_its_own_scope_whatever_model_it
             await client.edit_plan("nightly", CHAT, editor="other")
 
 
+async def test_the_model_of_a_server_is_judged_by_its_own_name_and_by_that_of_the_credential() -> None:
+    proposer, _ = model(CHAT)
+    async with server_scene() as scene, remote(scene) as admin, remote(scene, "edit:nightly") as client:
+        scene.state.proposer = proposer
+        await admin.submit_plan(PLAN, approvals=["authors=test:*"], scopes=["any"])
+        proposal = await client.propose_edit("nightly", [REQUEST])
+        assert proposal.outcome.waits
+        with pytest.raises(ApiError) as raised:
+            await apply(client, proposal)
+        assert raised.value.approval == 1
+        assert await tasks_of(admin) == ["build", "mail"]
+        [waiting] = (await admin.list_approvals("nightly")).items
+        assert (waiting.batch["author"], waiting.batch["editor"]) == ("ann", "ann")
+
+
+async def test_the_scopes_of_a_credential_and_of_the_model_have_to_allow_an_edit() -> None:
+    async with server_scene() as scene, remote(scene) as admin, remote(scene, "edit:nightly") as client:
+        await admin.submit_plan(PLAN, scopes=["editors=ann", "editors=test:* edits=cancel_task"])
+        with pytest.raises(EditRejected, match="editor 'test:scripted'"):
+            await client.edit_plan("nightly", CHAT, editor="test:scripted")
+        await client.edit_plan("nightly", RENAMED)
+
+
 async def test_the_model_of_a_server_is_offered_only_if_there_is_one() -> None:
     proposer, _ = model(CHAT)
     async with server_scene() as scene, remote(scene) as client:

@@ -91,15 +91,15 @@ class WaitingEdits:
 
     def submit(self, batch: EditBatch, cycle: int | None = None, editor: str | None = None) -> Applied:
         """Apply a batch, or let it wait. ``editor`` is the name of the editor that it comes from; None for a person,
-        who has no scope. Raises EditRejected, and EditWaits."""
+        who has no scope. If the batch names another editor, it is judged by both names, and kept with the first. Raises
+        EditRejected, and EditWaits."""
         now, plan = self._now(), self._plan
         self._check_devices(batch)
-        if batch.editor != editor:  # whatever the batch says
-            batch = replace(batch, editor=editor)
         if not self._limits(editor):
-            return plan.apply(batch, now)
+            return plan.apply(_from(batch, editor), now)
         tried = trial(plan, batch, now)
         batch, reasons = self._judged(batch, editor, tried)
+        batch = _from(batch, editor)
         if not reasons:
             return plan.apply(batch, now)
         return self._wait(batch, cycle, reasons, tried, now)
@@ -135,11 +135,12 @@ class WaitingEdits:
         """The batch in the name of its editor, and why it waits. Raises EditRejected."""
         plan = self._plan
         if editor is not None:
-            self.check_editor(batch, editor, tried)
+            for name in dict.fromkeys((editor, batch.editor or editor)):
+                self.check_editor(batch, name, tried)
             batch = replace(batch, author=editor)  # whatever name it signs with
         if tried.violations:  # apply rejects it: a person is not asked about an edit that cannot be applied
             return batch, ()
-        reasons = approval_reasons(self.rules, batch, plan, tried, editor)
+        reasons = approval_reasons(self.rules, batch, plan, tried, None if editor is None else batch.editor or editor)
         if editor is not None:
             reasons += taint_reasons(plan, batch, tried)
         if reasons and plan.state in ENDED_STATES:  # nobody runs it: the edit would neither expire nor hold anything
@@ -275,3 +276,8 @@ class WaitingEdits:
         if edit.cycle is not None:
             self.refused.append(edit)
         self._announce("edit_refused", edit)
+
+
+def _from(batch: EditBatch, editor: str | None) -> EditBatch:
+    """A batch as one of this editor, whatever it says."""
+    return batch if batch.editor == editor else replace(batch, editor=editor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -104,6 +105,7 @@ async def edit_plan(system: LocalSystem, request: declared.EditPlan) -> document
     if request.editor is None:
         return await _edit(system, request, batch, system.editor)
     editor = system.editor or request.editor  # a model can only narrow what its caller may do
+    batch = replace(batch, editor=request.editor)  # judged by both names
     async with tasks_paid(system.fleet, name, batch, dry_run=request.dry_run):
         return await _edit(system, request, batch, editor)
 

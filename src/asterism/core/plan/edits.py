@@ -223,7 +223,8 @@ class EditBatch(Record, sparse=("undoes", "editor")):
 
     ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
     ``triggers`` are the tasks whose ends it answers. ``undoes`` is the version that it undoes. ``editor`` is the name
-    of the editor that it comes from, which the process that received it sets; None for a person."""
+    of the editor that it comes from, which the process that received it sets; None for a person. Before that it may
+    name the model that has written it, by which it is judged, too."""
 
     edits: tuple[Edit, ...]
     author: str = ""
