@@ -25,7 +25,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditWaits
 from asterism.core.run.session import Session
-from asterism.durable import read_account
+from asterism.durable import plan_requests, read_account
 from asterism.durable.editor_budget import Account, Spent
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_tools import TOOLS, McpHost
@@ -405,6 +405,61 @@ async def test_a_request_waits_for_other_calls_at_most_as_long_as_a_call_may_tak
         await cassette.change("nightly", lambda account: Account(Budget(calls=1)).reserve("old", Spent(calls=1)))
         with pytest.raises(BudgetSpent, match="1 of 1 call is spent"):
             await asked_again(system, patience=400.0)
+
+
+async def spent_tasks(system: LocalSystem) -> int:
+    account = await read_account(system.fleet.store, "nightly")
+    return -1 if account is None else account.spent.tasks
+
+
+async def test_the_tasks_of_an_edit_that_waited_are_not_counted_if_it_is_refused() -> None:
+    proposer, _ = model(CHAT, budget="1task")
+    async with stored(approvals=["destructive"]) as system:
+        for number in (1, 2):
+            proposal = await ask(proposer, system)
+            with pytest.raises(EditWaits):
+                await apply(system, proposal)
+            assert await spent_tasks(system) == 1
+            await system.refuse_edit("nightly", number, "no")
+            assert await spent_tasks(system) == 0
+
+
+async def test_the_tasks_of_an_edit_that_nobody_approved_in_time_are_not_counted_in_the_next_request() -> None:
+    proposer, _ = model(CHAT, budget="1task")
+    async with stored(approvals=["destructive"]) as system:
+        with pytest.raises(EditWaits):
+            await apply(system, await ask(proposer, system))
+        with pytest.raises(NoProposal, match="1 of 1 task is spent"):
+            await ask(proposer, system)
+        await plan_requests.refuse_edit(system.fleet, "nightly", 1)  # in another process, or at its end
+        await ask(proposer, system)
+        assert await spent_tasks(system) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (plan_requests.AnswerLost("lost"), 1),
+        (asyncio.CancelledError(), 1),
+        (StoreUnavailable("gone"), 1),
+        (plan_requests.NotAnswered("withdrawn"), 0),
+    ],
+)
+async def test_tasks_are_not_counted_only_if_it_is_certain_that_they_were_not_added(
+    error: BaseException, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposer, _ = model(CHAT, budget="5tasks")
+    async with stored() as system:
+        proposal = await ask(proposer, system)
+
+        async def broken(*_: Any, **__: Any) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_requests, "edit_plan", broken)
+            with pytest.raises(type(error)):
+                await apply(system, proposal)
+        assert await spent_tasks(system) == counted
 
 
 async def account_of(system: LocalSystem, budget: Budget, **fields: Any) -> StoreCassette:

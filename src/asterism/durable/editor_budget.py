@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from asterism.base.clock import new_id
 from asterism.base.durations import format_duration, parse_duration
 from asterism.base.text import plural
-from asterism.core.errors import PlanError
+from asterism.core.errors import EditRejected, PlanError
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
-from asterism.core.plan.edits import Edit, EditBatch, EditWaits
+from asterism.core.plan.edits import EXPIRED, REFUSED, Edit, EditBatch, EditWaits
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import retry_on_conflict
@@ -370,8 +370,11 @@ async def go_on_without_editor(fleet: Fleet, plan: str) -> Account:
 
 @contextlib.asynccontextmanager
 async def tasks_paid(fleet: Fleet, plan: str, batch: EditBatch, *, dry_run: bool = False) -> AsyncIterator[None]:
-    """Count the tasks that a batch of a model adds, which the block applies; not if it fails, unless the batch waits
-    for a person. Without an account there is no limit. Raises PlanError if the budget does not allow them."""
+    """Count the tasks that a batch of a model adds, which the block applies; not if it is certain that it did not, and
+    that the batch does not wait for a person. Without an account there is no limit. Raises PlanError if the budget does
+    not allow them."""
+    from asterism.durable.plan_requests import AnswerLost
+
     store, tasks = fleet.store, tasks_added(batch)
     answer = f"{new_id(store.clock(), fleet.chance)} {edits_key(batch.edits)}"
 
@@ -382,15 +385,36 @@ async def tasks_paid(fleet: Fleet, plan: str, batch: EditBatch, *, dry_run: bool
             raise PlanError(f"the budget of the model is spent: {obstacle}. Raise it: {higher}")
         return account if dry_run else account.added(answer, tasks)
 
+    if tasks:
+        await count_refusals(store, plan)
     charged = tasks > 0 and await _change(store, plan, counted) is not None and not dry_run
     try:
         yield
-    except EditWaits:
+    except (EditWaits, AnswerLost):
         raise
-    except BaseException:
+    except (EditRejected, PlanError):
         if charged:
             await _change(store, plan, lambda account: account.added(answer, 0))
         raise
+
+
+async def count_refusals(store: Store, plan: str) -> None:
+    """Do not count the tasks of edits that a person refused, or that nobody approved in time."""
+    from asterism.durable.approval_store import list_approvals
+
+    refused = [
+        edit
+        for edit in await list_approvals(store, plan)
+        if edit.state in (REFUSED, EXPIRED) and edit.batch.editor is not None and tasks_added(edit.batch)
+    ]
+
+    def step(account: Account) -> Account:
+        for edit in refused:
+            account = account.refused(edit.id, edits_key(edit.batch.edits))
+        return account
+
+    if refused:
+        await _change(store, plan, step)
 
 
 async def _decide(fleet: Fleet, plan: str, step: Callable[[Account], Account]) -> Account:

@@ -35,7 +35,7 @@ from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.status import FAILED, TERMINAL
 from asterism.core.plan.task import needs_of
 from asterism.core.record_codec import read_record
-from asterism.durable.editor_budget import Account, Budget, Spent
+from asterism.durable.editor_budget import Account, Budget, Spent, count_refusals
 from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
 from asterism.models.cassette import Cassette, MemoryCassette, StoreCassette, joined
 from asterism.models.conversation import Conversation, return_answer
@@ -89,6 +89,8 @@ class EditProposer:
         try:
             conversation = await round_.conversation()
             await cassette.change(request.plan, joined(self._given, DEFAULT_BUDGET))
+            if isinstance(system, LocalSystem):
+                await count_refusals(system.fleet.store, request.plan)
             return await round_.answer(conversation)
         except BudgetSpent as spent:
             account = await cassette.account(request.plan) or Account()

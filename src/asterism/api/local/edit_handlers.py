@@ -7,6 +7,7 @@ caller who may operate: a credential for edits alone does not approve its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.editor_budget import (
     Budget,
     InvalidBudget,
+    count_refusals,
     exchange_prefix,
     go_on_without_editor,
     raise_budget,
@@ -41,6 +43,7 @@ from asterism.durable.journal_store import Head, load, read_head
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.store.store_errors import StoreUnavailable
 
 
 class InvalidEdits(AsterismError):
@@ -202,6 +205,8 @@ async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> docu
     decided = await plan_requests.refuse_edit(
         system.fleet, request.plan, request.approval, request.reason, who=who, timeout=request.timeout
     )
+    with contextlib.suppress(StoreUnavailable):  # then the next edit or request does
+        await count_refusals(system.fleet.store, request.plan)
     [document] = await shown_approvals(system.fleet, request.plan, [decided])
     return document
 
