@@ -33,6 +33,7 @@ from asterism.models import Budget, StoreCassette
 from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
 from asterism.models.cassette import opened
 from asterism.models.conversation import Conversation
+from asterism.models.device_aliases import ALIAS
 from asterism.models.edit_proposals import EditProposer
 from asterism.models.model_calls import TIMEOUT, ModelFailed
 from asterism.models.paid_answers import RESERVED_MARGIN, PaidAnswers
@@ -589,6 +590,18 @@ async def test_who_may_edit_one_plan_may_ask_and_who_may_read_it_may_not() -> No
             with pytest.raises(NotAllowed):
                 await client.propose_edit("nightly", [REQUEST])
             assert "propose_edit" not in (await client.list_permissions("nightly")).operations
+
+
+@pytest.mark.parametrize(("scope", "shown"), [("edit:nightly", 0), ("operate", 1)])
+async def test_a_model_shows_the_devices_only_to_those_who_may_list_them(scope: str, shown: int) -> None:
+    proposer, caller = model(CHAT)
+    async with server_scene() as scene, remote(scene) as admin, remote(scene, scope) as client:
+        scene.state.proposer = proposer
+        await admin.submit_plan(PLAN)
+        session = Session("lab-1", "lab", scene.fleet.store.clock(), timeout=1e6)
+        await scene.fleet.store.commit([PutSession(session, None)])
+        await client.propose_edit("nightly", [REQUEST])
+    assert len(set(ALIAS.findall(caller.asked[0].text))) == shown
 
 
 async def test_an_editor_with_a_credential_keeps_its_own_scope_whatever_model_it_names() -> None:

@@ -71,6 +71,9 @@ class LocalSystem(Operations):
     """Whether the caller is this process, and not somebody at a server: it may sign with any name, and the limits that
     protect a server do not apply."""
 
+    lists_devices: bool = True
+    """Whether the caller may read which devices there are."""
+
     client: Actor | None = None
     """Who asks, if it is not this process."""
 

@@ -133,8 +133,9 @@ class _Round:
 
     async def _surroundings(self, plan: Constellation, ends: list[TaskEvent]) -> Surroundings:
         devices: list[documents.Device] = []
+        hidden = isinstance(self._system, LocalSystem) and not self._system.lists_devices
         with contextlib.suppress(NotAllowed):  # who may edit one plan need not see the fleet
-            devices = (await self._system.list_devices()).items[:MOST_DEVICES]
+            devices = [] if hidden else (await self._system.list_devices()).items[:MOST_DEVICES]
         nodes = plan.nodes.values()
         kept = {node.task.device for node in nodes if node.task.device is not None}
         used = {node.device for node in nodes if node.device is not None}
