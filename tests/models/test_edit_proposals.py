@@ -189,6 +189,27 @@ async def test_a_diff_names_the_tasks_that_are_removed_with_another_and_the_reas
         assert await tasks_of(system) == ["build", "mail", "x", "y"]
 
 
+@pytest.mark.parametrize(
+    ("requests", "answers", "words"),
+    [
+        (["  \n"], [], "requests: one is blank"),
+        ([REQUEST, " "], [{}], "requests: one is blank"),
+        (["x" * 10_001], [], "requests: one has 10,001 characters; the limit is 10,000"),
+        ([REQUEST, "no"], [{"edits": [], "reason": "x" * 100_000}], "answers: one has 100,027 characters"),
+    ],
+)
+async def test_nothing_is_paid_for_a_request_that_is_blank_or_too_long(
+    requests: list[str], answers: list[Any], words: str
+) -> None:
+    proposer, caller = model(CHAT)
+    async with stored() as system:
+        with pytest.raises(RequestRefused, match=words):
+            await ask(proposer, system, *requests, answers=answers)
+        await ask(proposer, system, f"  {REQUEST}\n")
+        assert len(caller.asked) == 1
+        assert f"# What a person asks for\n{REQUEST}\n\n" in caller.prompts[0]
+
+
 # -- a plan that moves -------------------------------------------------------------------------------------------------
 
 

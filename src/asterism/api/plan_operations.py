@@ -382,12 +382,16 @@ MOST_ROUNDS = 20
 """How many requests one conversation about edits has."""
 
 
+MOST_REQUEST = 10_000
+"""How many characters a request in words has."""
+
+
 class ProposeEdit(OnePlan):
     """``requests`` say in words what to change. The last one is answered; ``answers`` are the edits and the reasons
     that were proposed for those before it."""
 
     requests: Annotated[
-        list[Annotated[str, Limit(min_length=1, max_length=10_000)]], Limit(min_length=1, max_length=MOST_ROUNDS)
+        list[Annotated[str, Limit(min_length=1, max_length=MOST_REQUEST)]], Limit(min_length=1, max_length=MOST_ROUNDS)
     ]
     answers: Annotated[
         list[JsonObject],

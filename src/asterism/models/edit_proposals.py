@@ -24,8 +24,9 @@ from asterism.api import documents
 from asterism.api.client_errors import NotAllowed, NotFound
 from asterism.api.local.plan_documents import change_lines
 from asterism.api.operation import NoProposal
-from asterism.api.plan_operations import ProposeEdit
+from asterism.api.plan_operations import MOST_REQUEST, ProposeEdit
 from asterism.api.system import LocalSystem, System
+from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import HIDDEN, Mask
 from asterism.base.text import plural, shorten
 from asterism.core.errors import EditRejected, Violation
@@ -45,6 +46,9 @@ from asterism.models.model_messages import ToolCall
 from asterism.models.paid_answers import MAX_STEPS, RESERVED_MARGIN, PaidAnswers, check_prices
 from asterism.models.plan_prompt import MOST_ENDS, Surroundings, output_end, request_prompt, violation_lines
 from asterism.orchestrator.events import TaskEvent, end_event
+
+MOST_ANSWER = 100_000
+"""How many characters the JSON of an earlier answer may have: the model reads each of them again, and is paid for it."""
 
 MAX_REJECTIONS = 3
 """How many answers of one round the plan may reject."""
@@ -82,6 +86,7 @@ class EditProposer:
 
     async def propose(self, system: System, request: ProposeEdit) -> documents.EditProposal:
         """See ``Proposer`` of ``api/system.py``."""
+        request = _checked(request)
         cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
         patience = self._caller.timeout + RESERVED_MARGIN
         answers = PaidAnswers(self._caller, cassette, None, self._max_steps, patience, self._given)
@@ -99,6 +104,20 @@ class EditProposer:
             raise NoProposal(
                 f"{shorten(str(error), 1000).rstrip('.')}. Plan {request.plan!r} has not changed"
             ) from None
+
+
+def _checked(request: ProposeEdit) -> ProposeEdit:
+    """The request without the space around its texts. Raises RequestRefused, before anything is paid for."""
+    requests = [text.strip() for text in request.requests]
+    if not all(requests):
+        raise RequestRefused(422, "requests: one is blank; say what to change")
+    if len(request.answers) != len(requests) - 1:
+        raise RequestRefused(422, "answers: there is one for each request but the last")
+    for texts, field, most in ((requests, "requests", MOST_REQUEST), (request.answers, "answers", MOST_ANSWER)):
+        longest = max((len(text if isinstance(text, str) else json.dumps(text)) for text in texts), default=0)
+        if longest > most:
+            raise RequestRefused(422, f"{field}: one has {longest:,} characters; the limit is {most:,}")
+    return replace(request, requests=requests)
 
 
 def _spent_text(plan: str, system: System, spent: BudgetSpent, account: Account) -> str:

@@ -117,8 +117,6 @@ async def propose_edit(system: LocalSystem, request: declared.ProposeEdit) -> do
     if system.proposer is None:
         words = "there is no model here that answers requests in words. Start the server with --model NAME"
         raise RequestRefused(409, f"{words}, or use your own: asterism plan ask {request.plan}")
-    if len(request.answers) != len(request.requests) - 1:
-        raise RequestRefused(422, "answers: there is one for each request but the last")
     return await system.proposer.propose(system, request)
 
 
