@@ -302,6 +302,21 @@ async def test_the_mark_of_a_secret_is_no_value() -> None:
         assert "refer to a secret by its name" in caller.asked[1].messages[-1]["text"]
 
 
+async def test_the_secrets_of_the_plan_are_masked_in_requests_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAIL_TOKEN", "s3cr3t-value-123")
+    text = PLAN.replace(
+        "shell: mail-it", "shell: mail-it, env: {T: {secret: MAIL_TOKEN}}, description: s3cr3t-value-123"
+    )
+    said = {"edits": RENAMED, "reason": "it uses s3cr3t-value-123"}
+    proposer, caller = model(RENAMED)
+    async with stored(text) as system:
+        await ask(proposer, system, "use s3cr3t-value-123", "no, s3cr3t-value-123", answers=[said])
+        assert "s3cr3t-value-123" not in caller.asked[0].text
+        assert caller.asked[0].text.count("[secret]") == 4
+        [exchange] = await StoreCassette(system.fleet.store).exchanges("nightly")
+        assert "s3cr3t-value-123" not in json.dumps(exchange.to_json())
+
+
 async def test_devices_have_aliases_in_every_round() -> None:
     here = [{"op": "update_task", "task_id": "mail", "changes": {"device": "obey-me"}}]
     async with stored() as system:

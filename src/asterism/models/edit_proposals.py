@@ -39,13 +39,14 @@ from asterism.core.record_codec import read_record
 from asterism.durable.editor_budget import Account, Budget, Spent, count_refusals
 from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
 from asterism.models.cassette import Cassette, MemoryCassette, StoreCassette, joined
-from asterism.models.conversation import Conversation, return_answer
+from asterism.models.conversation import Conversation, masked_events, return_answer
 from asterism.models.device_aliases import DeviceAliases, known_capabilities
 from asterism.models.model_calls import ModelCaller, ModelFailed, ModelMissing
 from asterism.models.model_messages import ToolCall
 from asterism.models.paid_answers import MAX_STEPS, RESERVED_MARGIN, PaidAnswers, check_prices
 from asterism.models.plan_prompt import MOST_ENDS, Surroundings, output_end, request_prompt, violation_lines
 from asterism.orchestrator.events import TaskEvent, end_event
+from asterism.orchestrator.plan_mask import PlanMask
 
 MOST_ANSWER = 100_000
 """How many characters the JSON of an earlier answer may have: the model reads each of them again, and is paid for it."""
@@ -140,17 +141,20 @@ class _Round:
         """The question to the model: the plan as it is, the first request, and the rounds since."""
         request = self._request
         copy = await self._system.copy_plan(request.plan, True)
-        plan = self._plan = await asyncio.to_thread(Constellation.from_json, copy.plan)  # a large plan takes its time
+        plan, mask = await asyncio.to_thread(_read, copy.plan)  # a large plan takes its time
+        self._plan = plan
         view, ends = ConstellationView(plan), _ends(plan, copy.now)
-        around = await self._surroundings(plan, ends)
+        around = await self._surroundings(plan, ends, mask)
+        shown = [event for event in masked_events(ends, mask) if isinstance(event, TaskEvent)]
         first, *later = request.requests
-        messages: list[Mapping[str, Any]] = [{"user": request_prompt(view, first, ends, around, later)}]
+        prompt = request_prompt(view, first, shown, around, later)
+        messages: list[Mapping[str, Any]] = [{"user": mask.text(prompt)}]
         for number, (answer, text) in enumerate(zip(request.answers, request.requests[1:], strict=True), 1):
-            messages += _earlier_round(number, answer, text, around.aliases)
-        about = json.dumps(["request", len(request.requests), request.requests[-1]], ensure_ascii=False)
-        return Conversation(about, view, Mask(), 0, messages, aliases=around.aliases)
+            messages += _earlier_round(number, mask.data(answer), mask.text(text), around.aliases)
+        about = json.dumps(["request", len(request.requests), mask.text(request.requests[-1])], ensure_ascii=False)
+        return Conversation(about, view, mask, 0, messages, aliases=around.aliases)
 
-    async def _surroundings(self, plan: Constellation, ends: list[TaskEvent]) -> Surroundings:
+    async def _surroundings(self, plan: Constellation, ends: list[TaskEvent], mask: Mask) -> Surroundings:
         devices: list[documents.Device] = []
         hidden = isinstance(self._system, LocalSystem) and not self._system.lists_devices
         with contextlib.suppress(NotAllowed):  # who may edit one plan need not see the fleet
@@ -162,15 +166,16 @@ class _Round:
         needed = frozenset[str]().union(*(needs_of(node.task) for node in nodes))
         known = await known_capabilities(self._system.fleet) if isinstance(self._system, LocalSystem) else frozenset()
         there = [(aliases.shown(device.name), device.can, device.slots) for device in devices if not device.draining]
-        return Surroundings(there, await self._outputs(ends), aliases=aliases, capabilities=known | needed)
+        outputs = await self._outputs(ends, mask)
+        return Surroundings(there, outputs, mask=mask, aliases=aliases, capabilities=known | needed)
 
-    async def _outputs(self, ends: list[TaskEvent]) -> dict[str, str]:
+    async def _outputs(self, ends: list[TaskEvent], mask: Mask) -> dict[str, str]:
         outputs = {}
         for end in [end for end in ends if end.status == FAILED][:MOST_OUTPUTS]:
             with contextlib.suppress(NotAllowed, NotFound):
                 log = await self._system.read_task_logs(self._request.plan, end.task_id)
                 text = "\n".join(entry.text for entry in log.items)
-                outputs[end.task_id] = output_end(text, Mask())
+                outputs[end.task_id] = output_end(text, mask)
         return outputs
 
     async def answer(self, conversation: Conversation) -> documents.EditProposal:
@@ -215,6 +220,12 @@ class _Round:
             dry_run=True,
             editor=self._answers.name,
         )
+
+
+def _read(data: Mapping[str, Any]) -> tuple[Constellation, Mask]:
+    """A plan, and the mask of its secrets."""
+    plan = Constellation.from_json(data)
+    return plan, PlanMask(plan)()
 
 
 def _ends(plan: Constellation, now: float) -> list[TaskEvent]:
