@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import select
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,9 @@ from asterism.cli.plan.plan_proposals import EditConversation
 from asterism.fleet.fleet import Fleet
 from tests.cli.system_scenes import SystemScene, system_scene
 from tests.cli.test_model_commands import MODEL, served
-from tests.models.model_server import Reply
+from tests.forked_commands import ForkedCommand
+from tests.models.model_server import ModelServer, Question, Reply
+from tests.process_scenes import PATIENCE
 
 PLAN = """asterism: 1
 id: nightly
@@ -181,3 +189,124 @@ def test_what_is_missing_is_named_before_anything_is_opened(tmp_path: Path) -> N
     assert (unknown.exit_code, "--model nobody:knows cannot be used" in unknown.stderr) == (64, True)
     served = scene.run("serve", "--budget", "$1")
     assert "--budget needs --model NAME." in served.stderr
+
+
+# -- a real terminal ---------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal in which a command runs. ``shown`` is all that it has written."""
+
+    def __init__(self, leader: int, process: ForkedCommand) -> None:
+        self._leader, self.process, self.shown = leader, process, ""
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    def read_until(self, text: str, times: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while self.shown.count(text) < times:
+            assert select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0], self.shown
+            self.shown += os.read(self._leader, 65_536).decode()
+
+    def ended(self) -> int:
+        """The exit code, when all is shown."""
+        with contextlib.suppress(OSError):  # no process has it open any more
+            while select.select([self._leader], [], [], PATIENCE)[0] and (chunk := os.read(self._leader, 65_536)):
+                self.shown += chunk.decode()
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def in_terminal(scene: SystemScene, *script: Any, typed_meanwhile: str = "") -> Iterator[Terminal]:
+    """``plan ask`` in a terminal. ``typed_meanwhile`` is typed while the model thinks about its first answer."""
+    leader, follower = os.openpty()
+
+    def first(question: Question) -> Reply:
+        if question.number == 0:
+            os.write(leader, typed_meanwhile.encode())
+        return script[min(question.number, len(script) - 1)]
+
+    with served(ModelServer(first)) as server:
+        words = ["plan", "ask", "nightly", REQUEST, "--model", MODEL]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+        environment = {**os.environ, **scene.env, **server.environment, "TERM": "xterm"}
+        with ForkedCommand(words, **streams, cwd=scene.folder, env=environment) as process:
+            os.close(follower)
+            try:
+                yield Terminal(leader, process)
+            finally:
+                process.kill()
+    os.close(leader)
+
+
+APPLY = "Apply? [y/N or say what to change]"
+
+
+def test_what_is_typed_before_the_edits_are_shown_does_not_apply_them(scene: SystemScene) -> None:
+    stored(scene)
+    with in_terminal(scene, Reply.edits(*CHAT), typed_meanwhile="y\n") as terminal:
+        terminal.read_until(APPLY)
+        terminal.type("\n")
+        assert terminal.ended() == 1
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_a_second_line_that_is_pasted_answers_no_later_question(scene: SystemScene) -> None:
+    stored(scene)
+    with in_terminal(scene, Reply.edits(*CHAT), Reply.edits(*RENAMED)) as terminal:
+        terminal.read_until(APPLY)
+        terminal.type("keep the task\ny\n")
+        terminal.read_until(APPLY, times=2)
+        assert f"{MODEL} reads plan 'nightly' … (Ctrl-C stops)" in terminal.shown
+        terminal.type("no\n")
+        assert terminal.ended() == 1
+        assert "Nothing was applied." in terminal.shown
+    assert tasks(scene) == ["build", "mail"]
+
+
+@pytest.mark.parametrize("key", ["Ctrl-C", "Ctrl-D"])
+def test_an_interrupted_question_applies_nothing_and_ends_its_line(scene: SystemScene, key: str) -> None:
+    stored(scene)
+    with in_terminal(scene, Reply.edits(*CHAT)) as terminal:
+        terminal.read_until(APPLY)
+        if key == "Ctrl-C":  # the terminal is not that of the session of the process, which gets no signal from it
+            terminal.process.send_signal(signal.SIGINT)
+        else:
+            terminal.type("\x04")
+        assert terminal.ended() == 1
+        assert terminal.shown.splitlines()[-1] == "Nothing was applied."
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_a_round_that_fails_keeps_the_proposal_before_it(scene: SystemScene, terminal: None) -> None:
+    stored(scene)
+    with served(Reply.edits(*CHAT), Reply.refusal()) as server:
+        words = ("plan", "ask", "nightly", REQUEST, "--model", MODEL)
+        done = scene.run(*words, stdin="something else, please\ny\n", **server.environment)
+    assert done.exit_code == 0, done.output
+    assert f"{MODEL} refused to answer. Plan 'nightly' has not changed." in done.stderr
+    assert "The proposal before is kept: y applies it." in done.stderr
+    assert tasks(scene) == ["build", "chat"]
+    assert f"by ann: {REQUEST}\n" in scene.ok("plan", "history", "nightly")
+
+
+def test_one_word_is_neither_yes_nor_a_round_that_is_paid_for(scene: SystemScene, terminal: None) -> None:
+    stored(scene)
+    with served(Reply.edits(*CHAT)) as server:
+        words = ("plan", "ask", "nightly", REQUEST, "--model", MODEL)
+        for refusal in ("q", "quit", "NO"):
+            done = scene.run(*words, stdin=f"ok\napply\n{refusal}\n", **server.environment)
+            assert (done.exit_code, done.stderr.count("That is one word.")) == (1, 2)
+        assert len(server.questions) == 3
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_what_brings_no_edits_has_an_exit_code_and_a_document(scene: SystemScene) -> None:
+    stored(scene)
+    none = ask(scene, Reply.edits(reason="The plan sends no mail."), words=("--dry-run",))
+    assert none.exit_code == 1
+    refused = ask(scene, Reply.refusal(), words=("--dry-run", "--json"))
+    document = json.loads(refused.stdout)
+    assert (refused.exit_code, document["name"], document["accepted"]) == (1, "nightly", False)
+    assert document["problem"].startswith(f"{MODEL} refused to answer.")

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +23,10 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import termios
+except ImportError:  # Windows
+    termios = None  # type: ignore[assignment]
 
 HAS_PROCESS_GROUPS = hasattr(os, "killpg") and hasattr(os, "fork")
 """Whether a process can lead a group that is signalled as a whole, and can run code of ours before its program."""
@@ -124,6 +128,20 @@ def lock_file(file: int, *, shared: bool = False, wait: bool = False) -> None:
         raise BlockingIOError(error.errno, "the file is locked") from error
     finally:
         os.lseek(file, 0, os.SEEK_SET)
+
+
+def discard_typed(stream: TextIO) -> None:
+    """Discard what was typed into a terminal and is not read yet."""
+    if not stream.isatty():
+        return
+    if termios is not None:
+        termios.tcflush(stream.fileno(), termios.TCIFLUSH)
+        return
+    import msvcrt
+
+    keys: Any = msvcrt
+    while keys.kbhit():
+        keys.getwch()
 
 
 def open_folder(folder: Path) -> int:

@@ -14,8 +14,10 @@ import click
 
 from asterism.api.operation import NoProposal
 from asterism.api.plan_operations import MOST_ROUNDS, ProposeEdit
+from asterism.base.operating_system import discard_typed
 from asterism.cli.cli_context import note, print_json, with_system
 from asterism.cli.plan.plan_commands import REJECTED, WAITS, attempt_edit
+from asterism.core.errors import AsterismError
 
 if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome, EditProposal
@@ -31,7 +33,7 @@ LONGEST_REASON = 10_000
 APPLY = "Apply? [y/N or say what to change] "
 AGAIN = "Ask the model again? [y/N or say what to change] "
 CHANGE = "Say what to change, or press Enter to stop: "
-YES, NO = ("y", "yes"), ("", "n", "no")
+YES, NO = ("y", "yes"), ("", "n", "no", "q", "quit")
 REJECTED_SINCE = "The plan has rejected these edits. Propose others for the plan as it is now."
 
 
@@ -50,13 +52,11 @@ class EditConversation:
 
     def hold(self) -> int:
         """Propose, ask and apply, until there is nothing more to say. Returns the exit code."""
-        while True:
-            proposal = with_system(self.store, self._propose)
-            if proposal is None:
-                return NOT_APPLIED
-            if self.dry_run:
-                return 0
+        proposal = self._proposed()
+        while proposal is not None:
             edits = proposal.outcome.edits
+            if self.dry_run:
+                return 0 if edits else NOT_APPLIED
             if edits and self.yes:
                 return self._apply(proposal)
             if not self._interactive:
@@ -73,22 +73,51 @@ class EditConversation:
             if said.lower() in NO:
                 note("Nothing was applied.")
                 return NOT_APPLIED
-            self._continue(proposal, said)
+            proposal = self._continued(proposal, said)
+        return NOT_APPLIED
 
     @property
     def _interactive(self) -> bool:
         return not (self.as_json or self.yes) and sys.stdin.isatty() and sys.stdout.isatty()
 
     def _ask(self, question: str) -> str:
-        """What the person says."""
-        return str(click.prompt(question, default="", show_default=False, prompt_suffix="")).strip()
+        """What the person says: yes, no, or what to change. What was typed before the question is no answer to it, and
+        a word such as ``ok`` is neither yes nor a request."""
+        while True:
+            discard_typed(sys.stdin)
+            try:
+                said = str(click.prompt(question, default="", show_default=False, prompt_suffix="")).strip()
+            except click.Abort:  # Ctrl-C or Ctrl-D
+                click.echo()
+                return ""
+            if said.lower() in (*YES, *NO) or not _is_word(said):
+                return said
+            note("That is one word. Answer y or n, or say what to change in a sentence.")
 
-    def _continue(self, proposal: EditProposal, said: str) -> None:
-        """Begin the next round."""
+    def _proposed(self) -> EditProposal | None:
+        """What the model proposes for the last request; None if there is nothing."""
+        if not self.as_json:
+            note(f"{self.proposer.name} reads plan {self.name!r} … (Ctrl-C stops)")
+        return with_system(self.store, self._propose)
+
+    def _continued(self, proposal: EditProposal, said: str) -> EditProposal:
+        """The next proposal; the one before if the round fails, which is said."""
         if len(self.requests) == MOST_ROUNDS:
-            raise click.ClickException(f"A conversation has at most {MOST_ROUNDS} rounds: begin another one.")
+            note(f"A conversation has at most {MOST_ROUNDS} rounds: apply the edits above, or begin another one.")
+            return proposal
         self.answers.append({"edits": proposal.outcome.edits, "reason": proposal.reason})
         self.requests.append(said)
+        following = None
+        try:
+            following = self._proposed()
+        except (AsterismError, OSError) as error:
+            note(f"Error: {error}")
+        if following is None:
+            self.answers.pop()
+            self.requests.pop()
+            if proposal.outcome.edits:
+                note("The proposal before is kept: y applies it.")
+        return following or proposal
 
     async def _propose(self, system: System) -> EditProposal | None:
         """Print what the model proposes. None if there is nothing, or the plan rejects it; that is printed then."""
@@ -103,6 +132,8 @@ class EditConversation:
             answer = await attempt_edit(system, self.name, outcome(), dry_run=True)
         except NoProposal as error:
             note(f"{error}.")
+            if self.as_json:
+                print_json({"name": self.name, "accepted": False, "dry_run": True, "problem": str(error)})
             return None
         if not proposals:
             answer.print(self.as_json)
@@ -130,3 +161,8 @@ class EditConversation:
             return (await attempt_edit(system, self.name, edit)).print(self.as_json)
 
         return with_system(self.store, apply)
+
+
+def _is_word(said: str) -> bool:
+    """Whether it is a single word. Scripts without upper case may write a sentence without a space."""
+    return len(said.split()) == 1 and (said.isascii() or said.upper() != said.lower())
