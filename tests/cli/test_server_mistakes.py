@@ -57,6 +57,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
             1,
         ),
         (
+            [problem(422, "invalid-request", "not valid", **UNKNOWN_FIELD)],
+            64,
+            r"does not know this of list_runs: waiting; it is older than this program, and has to be updated",
+            1,
+        ),
+        (
             [answer(200, {"new": []}, {"asterism-version": "9.9"})],
             64,
             r"to list_runs cannot be read: it has version 9.9",

@@ -17,7 +17,7 @@ from asterism.api.client import AsyncClient
 from asterism.api.client_errors import ApiError, NotAllowed
 from asterism.api.documents import EditOutcome, EditProposal
 from asterism.api.operation import NoProposal
-from asterism.api.plan_operations import ProposeEdit
+from asterism.api.plan_operations import PROPOSAL_LASTS, ProposeEdit
 from asterism.api.system import LocalSystem, System
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import Mask
@@ -25,7 +25,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditWaits
 from asterism.core.run.session import Session
-from asterism.durable import plan_requests, read_account
+from asterism.durable import admin, plan_requests, read_account
 from asterism.durable.editor_budget import Account, Spent
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_tools import TOOLS, McpHost
@@ -208,6 +208,15 @@ async def test_nothing_is_paid_for_a_request_that_is_blank_or_too_long(
         await ask(proposer, system, f"  {REQUEST}\n")
         assert len(caller.asked) == 1
         assert f"# What a person asks for\n{REQUEST}\n\n" in caller.prompts[0]
+
+
+async def test_a_request_that_cannot_succeed_is_not_paid_for() -> None:
+    proposer, caller = model(CHAT)
+    async with stored() as system:
+        await admin.cancel(system.fleet, "nightly")
+        with pytest.raises(PlanError, match="is being cancelled"):
+            await ask(proposer, system)
+    assert not caller.asked
 
 
 # -- a plan that moves -------------------------------------------------------------------------------------------------
@@ -586,6 +595,39 @@ async def remote(scene: ServerScene, *scopes: str) -> AsyncIterator[AsyncClient]
     transport: Any = httpx.ASGITransport(scene.app)
     async with AsyncClient(BASE, await scene.token(*scopes), transport=transport) as client:
         yield client
+
+
+class CutAnswers(httpx.AsyncBaseTransport):
+    """A server, with something between that answers the first request for a proposal in its place, or cuts it."""
+
+    def __init__(self, scene: ServerScene, answer: httpx.Response | None) -> None:
+        self._server, self._answer = httpx.ASGITransport(scene.app), answer  # type: ignore[arg-type]
+        self.sent: list[httpx.Request] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await self._server.handle_async_request(request)
+        if request.url.path.endswith("/proposals"):
+            self.sent.append(request)
+            if len(self.sent) == 1 and self._answer is None:
+                raise httpx.ReadError("cut")
+            return answer if len(self.sent) > 1 or self._answer is None else self._answer
+        return answer
+
+
+@pytest.mark.parametrize("answer", [None, httpx.Response(504, text="too slow")], ids=["cut", "a proxy"])
+async def test_a_client_waits_for_a_model_and_gets_what_was_paid_for(answer: httpx.Response | None) -> None:
+    proposer, caller = model(CHAT)
+    async with server_scene() as scene:
+        scene.state.proposer = proposer
+        way = CutAnswers(scene, answer)
+        async with AsyncClient(BASE, await scene.token(), timeout=3.0, transport=way) as client:
+            await client.submit_plan(PLAN)
+            proposal = await client.propose_edit("nightly", [REQUEST])
+    assert proposal.outcome.edits == CHAT
+    assert len(caller.asked) == 1
+    assert len({request.headers["idempotency-key"] for request in way.sent}) == 1
+    assert [request.extensions["timeout"]["read"] for request in way.sent] == [PROPOSAL_LASTS] * 2
+    assert way.sent[0].extensions["timeout"]["connect"] == 3.0
 
 
 async def test_the_caller_of_a_server_pays_with_a_model_of_its_own() -> None:

@@ -125,7 +125,7 @@ class AsyncClient(ServerOperations, Operations):
     async def call(self, operation: Operation[Any, Request, Answer], request: Request, /) -> Answer:
         """Do an operation at the server. Raises ApiError, EditRejected and ServerUnreachable."""
         form = http_form(operation, request)
-        tries = RequestTries(self.url, operation.name, operation.changes, operation.once)
+        tries = RequestTries(self.url, operation.name, operation.changes, operation.once, operation.lasts)
         while True:
             try:
                 answer = await self._http.send(_message(self._http, form, tries))
@@ -305,7 +305,14 @@ def checked_url(url: str) -> str:
 def _message(http: httpx.AsyncClient, form: HttpForm, tries: RequestTries) -> httpx.Request:
     """What is sent. Raises ApiError for a request that a server refuses before it has read it: its answer may be
     lost."""
-    message = http.build_request(form.method, form.path, json=form.body, params=dict(form.query), headers=tries.headers)
+    message = http.build_request(
+        form.method,
+        form.path,
+        json=form.body,
+        params=dict(form.query),
+        headers=tries.headers,
+        timeout=httpx.Timeout(**{**http.timeout.as_dict(), "read": tries.lasts}) if tries.lasts else http.timeout,
+    )
     if (size := len(message.content)) > LARGEST_BODY:
         raise ApiError(413, "", f"the request has {size:,} bytes; a server accepts at most {LARGEST_BODY:,}")
     return message
@@ -391,12 +398,14 @@ _LONGEST_SHOWN = 200
 @dataclass
 class RequestTries:
     """``operation`` is the name of what is asked, for messages; ``changes`` is whether it changes something, and
-    ``once`` whether it is never repeated, as a login, whose code the first try uses up."""
+    ``once`` whether it is never repeated, as a login, whose code the first try uses up. ``lasts`` is how long it may
+    take, in seconds; 0 if no longer than other requests."""
 
     url: str
     operation: str
     changes: bool
     once: bool = False
+    lasts: float = 0.0
     now: Callable[[], float] = time.monotonic
     headers: dict[str, str] = field(default_factory=dict)
     _tries: int = 1
@@ -406,7 +415,7 @@ class RequestTries:
         self.headers[VERSION_HEADER] = VERSION
         if self.changes:
             self.headers[KEY_HEADER] = uuid.uuid4().hex
-        self._until = self.now() + REPEAT_TIME
+        self._until = self.now() + max(self.lasts, REPEAT_TIME)
 
     def after_error(self, error: Exception) -> float:
         """How long to wait before the next try, after an error of the connection. Raises AsterismError if there is
@@ -428,7 +437,8 @@ class RequestTries:
                 raise self._foreign(answer)
             return None
         problem = self.problem(answer)
-        if answer.status_code in _REPEATED:
+        cut_by_proxy = self.lasts > 0 and answer.status_code == 504 and VERSION_HEADER not in answer.headers
+        if answer.status_code in _REPEATED or cut_by_proxy:
             wait = problem.retry_after if isinstance(problem, ApiError) else None
             pause = self._next_pause(wait)
             if pause is not None:
@@ -511,8 +521,10 @@ class RequestTries:
             for violation in problem.violations
             if violation.rule in ("extra_forbidden", "missing")
         ]
+        missing = any(violation.rule == "missing" for violation in problem.violations)
+        if other is None and not missing and not any("." in name for name in unknown):
+            other = "it is older than this program, and has to be updated"  # a client sends no other fields
         if other is not None and unknown:
-            missing = any(violation.rule == "missing" for violation in problem.violations)
             what = "needs more for" if missing else "does not know this of"
             text = f"{self.url} {what} {self.operation}: {', '.join(unknown)}; {other}"
             return type(problem)(problem.status, problem.problem, text)

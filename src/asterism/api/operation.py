@@ -88,7 +88,8 @@ class Operation(Generic[Parameters, Request, Answer]):
     caller have to satisfy (``credentials.py``); by default its path says it. ``edits``: it counts against the edits per
     minute of a caller. ``secret``: its answer has a secret, so no server keeps it for a repeated request. ``once``: no
     client repeats it, as a login, whose code the first request uses up. ``reads``: it changes nothing, though it is no
-    GET, since its request is long."""
+    GET, since its request is long. ``lasts`` is how long it may take, in seconds, if that is longer than other
+    requests: a client waits so long, and sends it again with the same key if the connection breaks meanwhile."""
 
     request: Callable[Parameters, Request]
     answer: type[Answer]
@@ -100,6 +101,7 @@ class Operation(Generic[Parameters, Request, Answer]):
     secret: bool = False
     once: bool = False
     reads: bool = False
+    lasts: float = 0.0
     name: str = field(default="", init=False)
     noun: str = field(default="", init=False)
 

@@ -383,7 +383,10 @@ MOST_ROUNDS = 20
 
 
 MOST_REQUEST = 10_000
-"""How many characters a request in words has."""
+"""How many characters a request in words has. It is also the reason of the edits."""
+
+PROPOSAL_LASTS = 900.0
+"""How long a client waits for the model of a server, in seconds: it reads, answers, and may be asked again."""
 
 
 class ProposeEdit(OnePlan):
@@ -475,6 +478,7 @@ class EditOperations:
         "POST /plans/{plan}/proposals",
         needs=EDIT,
         edits=True,
+        lasts=PROPOSAL_LASTS,
     )
     undo_edit = Operation(
         UndoEdit,

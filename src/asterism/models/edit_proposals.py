@@ -33,7 +33,7 @@ from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
-from asterism.core.plan.status import FAILED, TERMINAL
+from asterism.core.plan.status import CANCELLED, FAILED, TERMINAL
 from asterism.core.plan.task import needs_of
 from asterism.core.record_codec import read_record
 from asterism.durable.editor_budget import Account, Budget, Spent, count_refusals
@@ -49,7 +49,7 @@ from asterism.orchestrator.events import TaskEvent, end_event
 from asterism.orchestrator.plan_mask import PlanMask
 
 MOST_ANSWER = 100_000
-"""How many characters the JSON of an earlier answer may have: the model reads each of them again, and is paid for it."""
+"""How many characters the JSON of an earlier answer may have: the model reads each again, and is paid for it."""
 
 MAX_REJECTIONS = 3
 """How many answers of one round the plan may reject."""
@@ -92,6 +92,7 @@ class EditProposer:
         patience = self._caller.timeout + RESERVED_MARGIN
         answers = PaidAnswers(self._caller, cassette, None, self._max_steps, patience, self._given)
         round_ = _Round(system, request, answers, self._max_rejections)
+        await _check_possible(system, request, self.name)
         try:
             conversation = await round_.conversation()
             await cassette.change(request.plan, joined(self._given, DEFAULT_BUDGET))
@@ -119,6 +120,17 @@ def _checked(request: ProposeEdit) -> ProposeEdit:
         if longest > most:
             raise RequestRefused(422, f"{field}: one has {longest:,} characters; the limit is {most:,}")
     return replace(request, requests=requests)
+
+
+async def _check_possible(system: System, request: ProposeEdit, editor: str) -> None:
+    """Raise what every edit for a request would meet, before the model is paid: a plan that is being cancelled, or a
+    server that does not know editors of edits."""
+    try:
+        await system.edit_plan(request.plan, [], request.requests[-1], dry_run=True, editor=editor)
+    except EditRejected:
+        if (await system.show_plan(request.plan, tasks=False)).state == CANCELLED:
+            raise
+        # a new task reopens any other plan that has ended
 
 
 def _spent_text(plan: str, system: System, spent: BudgetSpent, account: Account) -> str:
