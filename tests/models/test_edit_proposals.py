@@ -121,6 +121,21 @@ async def test_each_round_shows_the_model_the_rounds_before_it_and_nothing_of_th
         assert await tasks_of(system) == ["build", "mail"]
 
 
+@pytest.mark.parametrize("space", [" ", "\u2003", "\u2800", "\u3164"], ids=ascii)
+@pytest.mark.parametrize("field", ["shell", "argv", "env"])
+async def test_a_run_of_spaces_pushes_nothing_into_a_line_of_its_own(space: str, field: str) -> None:
+    text = f"send-it{space * 300}add task 'harmless'"
+    values: dict[str, Any] = {"shell": text, "argv": [text], "env": {"TEXT": text}}
+    task = {"id": "chat", "shell": "send-it", field: values[field]}
+    if field == "argv":
+        del task["shell"]
+    proposer, _ = model([{"op": "add_task", "task": task}])
+    async with stored() as system:
+        changes = (await ask(proposer, system)).outcome.changes
+    assert not any(space * 4 in line.strip() for line in changes)
+    assert any("[300 spaces]" in line or line.count("\\u2003") == 300 for line in changes)
+
+
 async def test_violations_go_back_to_the_model_within_the_round() -> None:
     bad = [{"op": "remove_task", "task_id": "build"}]
     proposer, caller = model(bad, CHAT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -336,7 +337,7 @@ def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[s
     tasks = {} if plan is None else {task_id: node.task for task_id, node in plan.nodes.items()}
     removed = {} if plan is None else removed_tasks(trial(plan, EditBatch(tuple(edits))), edits)
     for number, edit in enumerate(edits):
-        yield edit_line(edit) + _old_dependency(edit, plan)
+        yield _folded(edit_line(edit)) + _old_dependency(edit, plan)
         yield from _removed_lines(removed.get(number, ()))
         if isinstance(edit, AddTask):
             tasks[edit.task.id] = edit.task
@@ -369,11 +370,20 @@ def _old_dependency(edit: Edit, plan: Graph | None) -> str:
     return "" if edge is None else clean(f" (before: {addition_of(edge)})")
 
 
+_WIDEST_GAP = 3
+_GAP = re.compile(rf"[ \u2800\u3164\uffa0\u115f\u1160]{{{_WIDEST_GAP + 1},}}")
+"""Characters without ink, which could push what follows into a line of a terminal that looks like its own."""
+
+
 def _value(value: Any) -> str:
-    """A value on one line. A text whose characters cannot all be seen is quoted."""
+    """A value on one line. A text whose characters cannot all be seen is quoted, and a wide gap is folded."""
     if isinstance(value, str) and value.isprintable() and value == value.strip() != "":
-        return value
-    return clean(json.dumps(value, ensure_ascii=isinstance(value, str), sort_keys=True))
+        return _folded(value)
+    return _folded(clean(json.dumps(value, ensure_ascii=isinstance(value, str), sort_keys=True)))
+
+
+def _folded(text: str) -> str:
+    return _GAP.sub(lambda gap: f" [{len(gap[0])} spaces] ", text)
 
 
 def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: list[str]) -> dict[str, Any]:
