@@ -21,6 +21,7 @@ from asterism.api.plan_operations import PROPOSAL_LASTS, ProposeEdit
 from asterism.api.system import LocalSystem, System
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import Mask
+from asterism.cli.plan.plan_watch import end_cancelled
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditWaits
@@ -231,6 +232,39 @@ async def test_a_request_that_cannot_succeed_is_not_paid_for() -> None:
         await admin.cancel(system.fleet, "nightly")
         with pytest.raises(PlanError, match="is being cancelled"):
             await ask(proposer, system)
+    async with stored() as system:
+        await system.cancel_plan("nightly")
+        await end_cancelled(system.fleet, "nightly")
+        with pytest.raises(EditRejected, match="was cancelled, for good"):
+            await ask(proposer, system)
+    assert not caller.asked
+
+
+class OlderServer(httpx.AsyncBaseTransport):
+    """A server of the same version that does not know the field ``editor`` yet."""
+
+    def __init__(self, scene: ServerScene) -> None:
+        self._server = httpx.ASGITransport(scene.app)  # type: ignore[arg-type]
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if b'"editor":' in request.content:
+            fields = {**json.loads(request.content)}
+            fields["unknown"] = fields.pop("editor")
+            headers = {**request.headers}
+            del headers["content-length"]
+            request = httpx.Request(request.method, request.url, headers=headers, json=fields)
+        return await self._server.handle_async_request(request)
+
+
+async def test_an_older_server_is_named_before_the_model_is_paid() -> None:
+    proposer, caller = model(CHAT)
+    async with (
+        server_scene() as scene,
+        AsyncClient(BASE, await scene.token(), transport=OlderServer(scene)) as client,
+    ):
+        await client.submit_plan(PLAN)
+        with pytest.raises(ApiError, match="does not know this of edit_plan: unknown; it is older than this program"):
+            await ask(proposer, client)
     assert not caller.asked
 
 
