@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import select
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 
@@ -265,17 +265,26 @@ def test_a_second_line_that_is_pasted_answers_no_later_question(scene: SystemSce
     assert tasks(scene) == ["build", "mail"]
 
 
-@pytest.mark.parametrize("key", ["Ctrl-C", "Ctrl-D"])
-def test_an_interrupted_question_applies_nothing_and_ends_its_line(scene: SystemScene, key: str) -> None:
+def test_the_end_of_input_applies_nothing_and_ends_the_line_of_the_question(scene: SystemScene) -> None:
     stored(scene)
     with in_terminal(scene, Reply.edits(*CHAT)) as terminal:
         terminal.read_until(APPLY)
-        if key == "Ctrl-C":  # the terminal is not that of the session of the process, which gets no signal from it
-            terminal.process.send_signal(signal.SIGINT)
-        else:
-            terminal.type("\x04")
+        terminal.type("\x04")
         assert terminal.ended() == 1
         assert terminal.shown.splitlines()[-1] == "Nothing was applied."
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_a_question_that_is_interrupted_is_answered_with_no(
+    scene: SystemScene, terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> str:
+        raise click.Abort  # what click makes of Ctrl-C
+
+    stored(scene)
+    monkeypatch.setattr(click, "prompt", interrupted)
+    done = ask(scene, Reply.edits(*CHAT))
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, "Nothing was applied.")
     assert tasks(scene) == ["build", "mail"]
 
 
