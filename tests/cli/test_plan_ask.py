@@ -265,26 +265,17 @@ def test_a_second_line_that_is_pasted_answers_no_later_question(scene: SystemSce
     assert tasks(scene) == ["build", "mail"]
 
 
-def test_the_end_of_input_applies_nothing_and_ends_the_line_of_the_question(scene: SystemScene) -> None:
-    stored(scene)
-    with in_terminal(scene, Reply.edits(*CHAT)) as terminal:
-        terminal.read_until(APPLY)
-        terminal.type("\x04")
-        assert terminal.ended() == 1
-        assert terminal.shown.splitlines()[-1] == "Nothing was applied."
-    assert tasks(scene) == ["build", "mail"]
-
-
 def test_a_question_that_is_interrupted_is_answered_with_no(
     scene: SystemScene, terminal: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> str:
-        raise click.Abort  # what click makes of Ctrl-C
+        raise click.Abort  # what click makes of Ctrl-C and Ctrl-D
 
     stored(scene)
     monkeypatch.setattr(click, "prompt", interrupted)
     done = ask(scene, Reply.edits(*CHAT))
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, "Nothing was applied.")
+    assert done.stdout.endswith("\n\n")  # the line of the question ends
     assert tasks(scene) == ["build", "mail"]
 
 
