@@ -170,7 +170,7 @@ def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Sce
         batch = {"edits": [{"op": "cancel_task", "task_id": "two", "reason": "not tonight"}]}
         told = scene.run("plan", "edit", "nightly", "--edits", "-", stdin=json.dumps(batch))
         assert told.stdout.splitlines() == [
-            "cancel task 'two'",
+            "cancel task 'two': not tonight",
             "stop task 'two'",
             "Plan 'nightly' changed: version 0 -> 1.",
             f"No process runs the plan. Resume it with: asterism resume nightly --store {scene.url}",
