@@ -66,6 +66,7 @@ async def test_an_async_fixture_is_entered_in_the_task_of_the_test(entered: asyn
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_an_async_test_raises_fails_it_and_a_fixture_is_left_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "test_failures.py").write_text(
         """\

@@ -74,6 +74,7 @@ def pytest_in_workers(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_test_is_reported_once_also_if_a_worker_dies(tmp_path: Path) -> None:
     output = pytest_in_workers(tmp_path)
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # it outlived its worker, and nobody waited for it

@@ -119,6 +119,7 @@ async def test_without_the_rule_of_taint_the_order_of_a_stranger_is_obeyed(
 
 
 @KINDS
+@pytest.mark.long
 async def test_without_the_mark_only_the_scope_limits_what_a_stranger_orders(tmp_path: Path, kind: str) -> None:
     """As the documentation says: an agent is trusted like any other device, unless its task is marked."""
     first, second = tmp_path / "1", tmp_path / "2"

@@ -272,6 +272,7 @@ def test_what_is_put_while_two_collect_stays(tmp_path: Path, monkeypatch: pytest
     assert len(calls) > 1
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(kept: Artifacts, work: Path, tmp_path: Path) -> None:
     size = 64 << 20
     with (work / "large").open("wb") as file:

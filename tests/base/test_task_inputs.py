@@ -19,6 +19,7 @@ from asterism.execution import command_inputs, task_inputs
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
+from tests.long_tests import rest_long
 from tests.process_scenes import PATIENCE
 
 DANGEROUS = [
@@ -102,7 +103,7 @@ def test_an_input_whose_name_is_in_the_line_is_a_variable(send: Send) -> None:
 
 
 @both
-@pytest.mark.parametrize("name", DANGEROUS)
+@pytest.mark.parametrize("name", rest_long(DANGEROUS, 6))
 def test_no_input_is_a_variable_that_the_system_reads(send: Send, name: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     evil = tmp_path / "evil"

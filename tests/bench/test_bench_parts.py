@@ -103,6 +103,7 @@ def test_a_plan_that_fails_has_no_makespan(monkeypatch: pytest.MonkeyPatch) -> N
         makespan.over_bound("scoped", 1, 0.5, 5, 0.0)
 
 
+@pytest.mark.long
 def test_editing_is_measured_and_the_plan_grows_as_it_should() -> None:
     assert editing.with_empty_answers(100).tasks == 100
     assert editing.with_growth(200).cpu > 0

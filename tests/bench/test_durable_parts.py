@@ -108,6 +108,7 @@ def test_without_npm_restate_is_left_out(
     assert not installed("restate")
 
 
+@pytest.mark.long
 def test_engines_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "unheard_of", "unheard.of.package")
     found = speed.compare(["raw", "unheard_of"], rounds=2, tasks=20)

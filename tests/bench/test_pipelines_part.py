@@ -17,6 +17,7 @@ def test_the_pipeline_of_asterism_counts_its_rows(tmp_path: Path) -> None:
     assert beside_prefect.timed_command("Asterism", 2, str(tmp_path)) > 0.0
 
 
+@pytest.mark.long
 def test_a_pipeline_that_fails_gives_no_figure(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="Asterism: "):
         beside_prefect.timed_command("Asterism", -1, str(tmp_path))

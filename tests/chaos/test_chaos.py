@@ -55,6 +55,7 @@ def outlives_everybody(fire: PlanFire) -> None:
 
 
 @either
+@pytest.mark.long
 def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) -> None:
     tasks, kills = (20, 3) if short else (200, 12)
     outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=tasks, kills=kills))

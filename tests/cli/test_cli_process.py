@@ -82,6 +82,7 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
     assert "cancelled" in page.read_text("utf-8")
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_does_not_wait_for_a_task_that_will_not_stop(tmp_path: Path) -> None:
     child = pipe(tmp_path / "pids")
     path = write(tmp_path, f"tasks:\n  a: {{{STUBBORN.format(pids=child)}}}\n")

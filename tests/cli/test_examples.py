@@ -27,6 +27,7 @@ def python(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_quick_start(tmp_path: Path) -> None:
     done = python("quickstart.py", tmp_path)
     assert done.returncode == 0, done.stderr

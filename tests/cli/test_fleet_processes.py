@@ -96,6 +96,7 @@ def test_a_run_goes_to_the_device_on_the_machine_where_it_is_created(scene: Scen
     assert scene.json("runs", "create", "work")["device"] == "server"
 
 
+@pytest.mark.long
 def test_what_a_policy_refuses_is_never_granted(scene: Scene) -> None:
     (scene.folder / "policy.yaml").write_text("commands: [sh]\n")
     scene.ok("workflow", "add", "any", "--argv", "{tool} x", "--rounds", "9")

@@ -517,13 +517,19 @@ def test_every_command_has_a_scene(fleet: HostileFleet) -> None:
     assert set(scenes(fleet)) == set(COMMANDS)
 
 
+AT_ONCE = list(COMMANDS)[::4]
 WITH_JSON = [name for name, command in COMMANDS.items() if any("--json" in option.opts for option in command.params)]
 
 
 @pytest.mark.parametrize(
     ("name", "words", "part"),
     [
-        *(pytest.param(name, [], slice(1), id=name) for name in COMMANDS),
+        *(pytest.param(name, [], slice(1), id=name) for name in AT_ONCE),
+        *(
+            pytest.param(name, [], slice(1), id=name, marks=pytest.mark.long)
+            for name in COMMANDS
+            if name not in AT_ONCE
+        ),
         *(pytest.param(name, [], slice(1, None), id=f"{name} otherwise", marks=pytest.mark.long) for name in COMMANDS),
         *(
             pytest.param(name, ["--json"], slice(None), id=f"{name} --json", marks=pytest.mark.long)

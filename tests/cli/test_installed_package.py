@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 from asterism.base.startup import VERSION
 from tests.process_scenes import PATIENCE
 
-pytestmark = pytest.mark.slow(together=True)
+pytestmark = [pytest.mark.long, pytest.mark.slow(together=True)]
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"

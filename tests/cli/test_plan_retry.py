@@ -194,6 +194,7 @@ def killed_during_retry(scene: Scene, kills: int) -> None:
     assert scene.ok("store", "check")
 
 
+@pytest.mark.long
 def test_kill_9_during_retry(scene: Scene) -> None:
     killed_during_retry(scene, 3)
 

@@ -235,6 +235,7 @@ def test_a_line_of_a_backup_has_a_limit(tmp_path: Path, name: str) -> None:
     new.ok("store", "restore", str(file), "--line-limit", str(longest))
 
 
+@pytest.mark.long
 def test_an_endless_line_of_a_compressed_backup_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "backup.gz"
     file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 1}\n' + b" " * (64 << 20)))

@@ -56,7 +56,7 @@ class Restless(Agent):
             mine.add_dependency(TaskStarLine(event.task_id, f"new {self.made}"))
 
 
-@pytest.mark.hunt(few=2, many=20)
+@pytest.mark.hunt(few=1, many=20)
 def test_no_completion_is_lost_and_nothing_runs_twice_when_edits_and_completions_overlap(
     dialect: Dialect, seeds: range
 ) -> None:

@@ -28,6 +28,7 @@ from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Line, Stage, behind, left, task
+from tests.long_tests import rest_long
 
 PAID = {"event": "payment/17"}
 
@@ -96,6 +97,7 @@ async def test_an_event_between_the_look_and_the_watch_is_not_missed(
 
 
 @in_virtual_time
+@pytest.mark.long
 async def test_without_the_number_read_first_that_event_is_missed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +330,7 @@ async def test_old_events_are_removed_with_their_keys_and_takers(stage: Stage) -
 
 @in_virtual_time
 @pytest.mark.parametrize("number", [1, 1000])
+@pytest.mark.long
 async def test_the_cost_of_waiting_does_not_depend_on_the_number_of_tasks(
     stage: Stage, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +384,7 @@ class Dying(Line):
 @in_virtual_time
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", rest_long([3, 6, 1, 2, 4, 5, 7, 8], 2))
 async def test_a_process_that_dies_at_any_commit_loses_no_event(
     stage: Stage, number: int, early: bool, after: bool
 ) -> None:

@@ -133,6 +133,7 @@ async def test_other_tasks_run_between_two_pieces_of_a_compaction(monkeypatch: p
     assert await most_between_two_turns(monkeypatch) <= 2  # a piece, and the commit of the part that it completes
 
 
+@pytest.mark.long
 async def test_a_busy_loop_gets_more_pieces_per_turn_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -239,6 +240,7 @@ async def live(stage: Stage) -> None:
     assert result.state == "completed"
 
 
+@pytest.mark.long
 async def test_a_crash_at_any_commit_leaves_a_correct_journal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(stage, monkeypatch)
     await live(stage)
@@ -249,6 +251,7 @@ async def test_a_crash_at_any_commit_leaves_a_correct_journal(stage: Stage, monk
 
 
 @pytest.mark.parametrize("what", ["before", "number"])
+@pytest.mark.long
 async def test_a_snapshot_of_another_instant_is_detected(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

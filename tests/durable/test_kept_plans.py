@@ -109,7 +109,7 @@ async def test_a_plan_that_changes_after_the_look_makes_the_edit_begin_again(
             await stage.load()
 
 
-@pytest.mark.parametrize("seed", rest_long(range(40), 8))
+@pytest.mark.parametrize("seed", rest_long(range(40), 3))
 async def test_edits_of_several_processes_in_any_order(stage: Stage, seed: int) -> None:
     """Each accepted edit is in the plan and makes the next version, a rejected one changes nothing, and each process
     keeps the plan as it was after its own edit."""

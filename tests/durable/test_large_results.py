@@ -105,6 +105,7 @@ async def test_a_large_result_is_whole_and_stays_json(run: Any, tmp_path: Path) 
 
 
 @everywhere
+@pytest.mark.long
 async def test_a_result_above_the_limit_fails_with_size_and_limit(run: Any, tmp_path: Path) -> None:
     result = await run(plan(), 1_000_000, tmp_path)
     assert result["big"].status == "failed"

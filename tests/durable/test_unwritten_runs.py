@@ -185,6 +185,7 @@ async def test_a_set_up_of_a_process_that_is_gone_is_torn_down(stage: Stage) -> 
     assert DONE == {"drop": 1}
 
 
+@pytest.mark.long
 async def test_a_plan_goes_on_though_the_session_of_a_dead_process_is_forgotten(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ async def test_the_runs_of_a_dead_coordinator_are_free_after_their_own_timeout_a
 
 
 @pytest.mark.parametrize(("flow", "wait"), [(SLOW, 13.3), (BRISK, 1.7)], ids=["slow", "brisk"])
+@pytest.mark.long
 async def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, flow: Workflow, wait: float
 ) -> None:

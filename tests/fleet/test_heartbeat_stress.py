@@ -174,6 +174,7 @@ async def test_an_input_that_cannot_be_read_is_a_loss_with_a_delay_and_a_cap() -
 
 
 @pytest.mark.virtual_time(seed=1)
+@pytest.mark.long
 async def test_a_retry_keeps_the_blob_of_a_pruned_run() -> None:
     scene = Scene(Worker(sleeps))
     await scene.agent.joined.wait()

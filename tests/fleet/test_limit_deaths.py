@@ -125,6 +125,7 @@ def test_a_limit_is_not_exceeded_in_100_000_acquisitions(seed: int) -> None:
     assert most_at_once(seed, number=10_000) == SIZE
 
 
+@pytest.mark.long
 def test_without_the_accounts_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StoredLimits, "account_writes", lambda self, book: [])
     assert most_at_once(seed=1, number=1000) > SIZE

@@ -286,6 +286,7 @@ async def test_nothing_but_the_queue_of_limits_grants_a_run_that_uses_some(stage
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_plan_with_many_runs_does_not_starve_one_with_three(stage: Stage) -> None:
     await set_limit(stage.store, Limit("warehouse", 1))
     await stage.person.create_many(using("many"), [{}] * 1_000)

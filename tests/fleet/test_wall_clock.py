@@ -123,6 +123,7 @@ def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
 
 
 @pytest.mark.parametrize("jump", [HOUR, BACK])
+@pytest.mark.long
 def test_if_it_followed_its_wall_clock_it_would_be_an_hour_off(postgres_url: str, jump: float) -> None:
     runs, now = across_a_jump(postgres_url, jump, ablation=FOLLOWS_THE_WALL_CLOCK)
     off = [run for run in runs if any(abs(now - time) > RIGHT for time in times(run))]

@@ -225,6 +225,7 @@ async def test_chunks_that_break_off_leave_nothing_to_see() -> None:
         assert await here.unfinished() == []
 
 
+@pytest.mark.long
 async def test_content_goes_on_into_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     with bucket_server() as server:
         server.use(monkeypatch)

@@ -239,11 +239,13 @@ async def test_a_model_editor_with_a_client_for_each_question_applies_nothing(
     assert await breaches_of_models(TEXTS[::part], untrusted=untrusted, scopes=scopes, model=model) == {}
 
 
+@pytest.mark.long
 async def test_without_the_taint_rule_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_edits, "taint_reasons", lambda graph, batch, tried: ())
     assert len(await breaches_of_models(TEXTS[:8], untrusted=True, scopes=())) > 4
 
 
+@pytest.mark.long
 async def test_without_the_check_of_the_scope_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingEdits, "check_editor", lambda self, batch, editor, tried=None: None)
     assert len(await breaches_of_models(TEXTS[:8], untrusted=False, scopes=[SCOPE])) > 4
@@ -255,6 +257,7 @@ async def test_other_payloads_in_other_places(untrusted: bool, scopes: Sequence[
     assert await breaches(MORE_TEXTS, untrusted=untrusted, scopes=scopes) == {}
 
 
+@pytest.mark.long
 async def test_without_the_taint_rule_the_texts_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_edits, "taint_reasons", lambda graph, batch, tried: ())
     monkeypatch.setattr(waiting_edits, "mark_violations", lambda tried: [])
@@ -262,6 +265,7 @@ async def test_without_the_taint_rule_the_texts_succeed(monkeypatch: pytest.Monk
     assert len(breached) > len(PAYLOADS) // 2
 
 
+@pytest.mark.long
 async def test_without_the_check_of_the_scope_the_texts_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WaitingEdits, "check_editor", lambda self, batch, editor, tried=None: None)
     breached = await breaches(TEXTS[: len(PAYLOADS)], untrusted=False, scopes=[SCOPE])

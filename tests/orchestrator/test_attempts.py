@@ -101,6 +101,7 @@ def test_the_pause_grows_no_longer_than_a_minute_and_a_half() -> None:
     assert 30 <= max(work.gaps) <= 90
 
 
+@pytest.mark.long
 def test_a_task_may_be_retried_more_than_a_thousand_times() -> None:
     work = Attempts(1100)
     result = orchestrate(independent(Task("a", call=work, retries=1100)))

@@ -145,6 +145,7 @@ async def test_a_device_of_a_long_absent_peer_may_move_to_another_store() -> Non
     assert there.state == ABROAD
 
 
+@pytest.mark.long
 async def test_a_gone_own_device_is_still_ended() -> None:
     laptop, _ = await two()
     await laptop.store.commit([PutSession(Session("old-1", "old", 0.0), None)])

@@ -116,6 +116,7 @@ async def test_large_workflows_are_split_over_messages() -> None:
     assert messages.MAX_RECORD_BYTES + messages.MAX_BATCH_BYTES < MAX_MESSAGE_BYTES
 
 
+@pytest.mark.long
 async def test_the_size_of_a_record_counts_as_encoded() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=32 << 20)

@@ -19,6 +19,7 @@ from asterism.peers.storage_limits import Quota
 from asterism.store import row_codec
 from asterism.store.dump_format import blobs_of
 from asterism.store.protocol import Usage, feed_of
+from tests.long_tests import rest_long
 from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device, two
 
 
@@ -214,7 +215,7 @@ LIES: dict[str, Lie] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", rest_long(list(LIES), 2))
 async def test_two_honest_stores_agree_about_a_run_whatever_a_third_sends(lie: str) -> None:
     laptop, garage, liar, run = await honest_and_liar()
     answer = await liar.says(LIES[lie](run))

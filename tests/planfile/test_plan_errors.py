@@ -168,6 +168,7 @@ def test_a_cycle_is_reported_with_its_path_where_it_closes() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_long_cycle_is_cut_in_the_middle() -> None:
     text = "asterism: 1\ntasks:\n" + "".join(f"  t{n}: {{shell: x, after: t{(n + 1) % 5000}}}\n" for n in range(5000))
     [only] = mistakes(text)

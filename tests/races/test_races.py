@@ -191,6 +191,7 @@ def start_provisionally_without_leave(monkeypatch: pytest.MonkeyPatch) -> None:
         (start_provisionally_without_leave, "scoped", 0),
     ],
 )
+@pytest.mark.long
 def test_the_hunt_notices_when_a_safeguard_is_off(
     switch_off: Callable[[pytest.MonkeyPatch], None], policy: str | None, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_an_empty_plan_is_reported() -> None:
         assert words in text
 
 
+@pytest.mark.long
 def test_a_large_plan_is_drawn_in_part_and_listed_whole() -> None:
     names = [f"t{number}" for number in range(1_000)]
     data = replace(

@@ -102,6 +102,7 @@ def test_a_long_chain_is_no_danger(size: int) -> None:
     assert layout.layers == size
 
 
+@pytest.mark.long
 def test_many_long_lines_cost_a_bounded_number_of_bends() -> None:
     chain = [(task, task + 1) for task in range(399)]
     layout = lay_out(Graph.of(picture_of(400, chain + [(0, task) for task in range(2, 400)])))

@@ -65,6 +65,7 @@ async def test_the_log_of_an_attempt_has_a_limit_whatever_a_device_sends(
     assert f"device lab-1 sent more of the log of run {run} than the limit of 10,000 bytes" in caplog.text
 
 
+@pytest.mark.long
 async def test_without_the_limit_a_device_stores_any_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
 

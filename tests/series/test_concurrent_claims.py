@@ -120,6 +120,7 @@ def test_claims_from_many_processes_on_sqlite_lose_nobody(processes: int, issues
 
 
 @CROWDS
+@pytest.mark.long
 def test_claims_from_many_processes_on_postgresql_lose_nobody(
     processes: int, issues: int, tmp_path: Path, postgres_url: str
 ) -> None:

@@ -189,6 +189,7 @@ async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None
     assert stored.input == {"x": 1}
 
 
+@pytest.mark.long
 async def test_the_queue_in_memory_does_not_grow_without_bound() -> None:
     store = MemoryStore()
     flow = Workflow("transcode", argv=("true",))
@@ -221,6 +222,7 @@ def conformance_of(engine: type[MemoryStore]) -> StoreConformance:
 
 
 @pytest.mark.parametrize(("engine", "test"), store_engines.BROKEN)
+@pytest.mark.long
 def test_an_engine_that_breaks_a_promise_fails_the_suite(
     engine: type[MemoryStore], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def guarded() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("place", ["password file", "service"])
+@pytest.mark.long
 async def test_a_password_that_is_changed_while_a_store_is_open(
     guarded: Server, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

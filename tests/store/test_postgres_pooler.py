@@ -118,6 +118,7 @@ async def test_a_fleet_works_behind_a_pooler(postgres_server: Server, mode: str)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_nothing_rests_on_notifications(postgres_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them get lost, and nobody listens: devices and waiters look from time to time."""
     monkeypatch.setattr(notifications.NotificationSender, "send", lambda self, topics: None)

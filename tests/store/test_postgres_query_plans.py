@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from asterism.core.run.run import ASSIGNED, CLAIMED, CREATED
 from asterism.store.postgres import PostgresStore
 from asterism.store.postgres.schema import statements
@@ -69,6 +71,7 @@ async def test_frequent_statements_never_read_a_whole_table(postgres_url: str) -
         assert {tuple(row) for row in await other.fetch(scans, LARGE)} == before
 
 
+@pytest.mark.long
 async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
     """Reads of a monitor and of a live table read only open runs, however many have ended."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
@@ -100,6 +103,7 @@ async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
             assert await other.fetchval(_READ) - before <= 200, name
 
 
+@pytest.mark.long
 async def test_a_removal_reads_the_runs_by_their_end_or_key_and_the_head_of_each(postgres_url: str) -> None:
     """The planner took a comparison with the names of 10,000 plans for one that no run passes: it read and sorted
     all."""

@@ -73,6 +73,7 @@ async def test_a_run_that_two_processes_take_belongs_to_one(file: Path) -> None:
             assert int(stored.id.removeprefix("run-")) in won[stored.device or ""]
 
 
+@pytest.mark.long
 async def test_hundreds_of_acknowledged_commits_survive_kill_9(file: Path) -> None:
     with child("write_for_ever", file) as process:
         begin(process)
@@ -87,6 +88,7 @@ async def test_hundreds_of_acknowledged_commits_survive_kill_9(file: Path) -> No
         await store.commit([PutRun(run(99_999), None)])
 
 
+@pytest.mark.long
 def test_processes_that_open_a_new_file_at_once_create_its_tables_once(file: Path) -> None:
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(child("open_it", file)) for _ in range(3)]

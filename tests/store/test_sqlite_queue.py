@@ -50,6 +50,7 @@ async def test_a_run_at_the_head_is_taken_with_the_first_page(tmp_path: Path, pa
         assert len(pages) == 1
 
 
+@pytest.mark.long
 async def test_a_picky_device_finds_a_run_behind_thousands(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}

@@ -46,6 +46,7 @@ def nobody_waits(patch: pytest.MonkeyPatch) -> None:
     [(declines_that_count, 0), (nobody_waits, 19)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.long
 def test_a_missing_safeguard_is_noticed(
     ablation: Callable[[pytest.MonkeyPatch], Any], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

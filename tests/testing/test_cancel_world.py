@@ -12,12 +12,13 @@ from asterism.testing.simulator.plan_world import CancelWorld
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.hunt(few=2, many=12)
+@pytest.mark.hunt(few=1, many=12)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     worlds = [simulate(seed, world=CancelWorld) for seed in seeds]
     assert any(world.cancelled and world.absence for world in worlds)
 
 
+@pytest.mark.long
 def test_ablation_a_teardown_that_is_given_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def not_cancelling(store: object, name: str) -> bool:
         return False

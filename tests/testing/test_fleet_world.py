@@ -37,6 +37,7 @@ def test_no_world_breaks_a_promise(seeds: range) -> None:
         simulate(seed)
 
 
+@pytest.mark.long
 def test_one_seed_is_one_world() -> None:
     assert simulate(4).checker.log == simulate(4).checker.log
     assert simulate(4).checker.log != simulate(5).checker.log
@@ -100,6 +101,7 @@ def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.long
 def test_a_missing_safeguard_is_noticed(
     ablation: Callable[[pytest.MonkeyPatch], Any], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def hunt(seeds: range) -> None:
         simulate(seed, world=GatewayWorld)
 
 
+@pytest.mark.long
 def test_one_seed_is_one_world() -> None:
     first, second = (simulate(3, world=GatewayWorld).checker.log for _ in range(2))
     assert first == second
@@ -56,6 +57,7 @@ def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
     [(no_fencing, 45), (repeated_steps_are_not_recognised, 54), (a_result_counts_for_any_epoch, 118)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.long
 def test_a_missing_safeguard_of_the_gateway_is_noticed(
     ablation: Callable[[pytest.MonkeyPatch], Any], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def play_all(stride: int) -> None:
         play(number, after)
 
 
-@pytest.mark.parametrize("stride", [41, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [pytest.param(41, marks=pytest.mark.long), pytest.param(10, marks=pytest.mark.long)])
 def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
     play_all(stride)
 

@@ -43,6 +43,7 @@ def no_rate(patch: pytest.MonkeyPatch) -> None:
     [(no_accounts, 1, "are held|limit mail let"), (no_admission, 5, "are held"), (no_rate, 1, "limit mail let")],
     ids=["no_accounts", "no_admission", "no_rate"],
 )
+@pytest.mark.long
 def test_a_missing_safeguard_is_noticed(ablation: Any, first: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``first`` is the seed of the first world: not far below the first that shows it."""
     ablation(monkeypatch)

@@ -53,6 +53,7 @@ def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
     [(no_stop, 20, "still executed it"), (no_new_epoch, 0, "two owners")],
     ids=["no_stop", "no_new_epoch"],
 )
+@pytest.mark.long
 def test_a_missing_safeguard_is_noticed(ablation: Any, first: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ablation(monkeypatch)
 

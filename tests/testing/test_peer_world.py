@@ -37,11 +37,12 @@ def test_after_many_schedules_of_splits_stores_agree_and_every_loser_is_notified
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-@pytest.mark.hunt(few=2, many=10)
+@pytest.mark.hunt(few=1, many=10)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
 
+@pytest.mark.long
 def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
     log = [line.split() for line in simulate(67, world=PutBackWorld).checker.log]
     left = [{line[2] for line in log if line[-1] == f"e-{store})"} for store in ("m0", "m1", "m2")]
@@ -131,7 +132,7 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
     ("words", "first"),
     [
         pytest.param("records long after", 2, marks=pytest.mark.long),
-        ("was closed as forgotten, and it is open", 24),
+        pytest.param("was closed as forgotten, and it is open", 24, marks=pytest.mark.long),
     ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
@@ -144,6 +145,7 @@ def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
 
 
+@pytest.mark.long
 def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: Any) -> list[Write]:
         return []

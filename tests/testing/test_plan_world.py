@@ -46,7 +46,7 @@ def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
         small(number, after)
 
 
-@pytest.mark.hunt(few=2, many=10)
+@pytest.mark.hunt(few=1, many=10)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
@@ -102,6 +102,7 @@ def noticed(*, when_small: bool = True, first: int = 0) -> None:
         look()
 
 
+@pytest.mark.long
 def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
         work = copy.copy(work)
@@ -113,6 +114,7 @@ def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch
     noticed()
 
 
+@pytest.mark.long
 def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run first and the step later: the next orchestrator does not know the run, and starts another."""
     commit = JournalWriter.commit
@@ -151,6 +153,7 @@ def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatc
     noticed()
 
 
+@pytest.mark.long
 def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The edit first and the answer later: its author withdraws it in between, or the next orchestrator answers again
     and says that the task exists."""
@@ -175,6 +178,7 @@ def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monke
     noticed(when_small=False)
 
 
+@pytest.mark.long
 def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def kept(self: Any) -> None: ...
 
@@ -197,5 +201,6 @@ def test_without_the_record_of_an_end_an_ended_task_is_waited_for(monkeypatch: p
     noticed()
 
 
+@pytest.mark.long
 def test_one_seed_is_one_world() -> None:
     assert simulate(3, world=plan_world.PlanWorld).log == simulate(3, world=plan_world.PlanWorld).log

@@ -32,7 +32,7 @@ def test_a_task_that_is_cancelled_after_a_retry_keeps_its_earlier_runs() -> None
     simulate(43, world=RetryWorld)
 
 
-@pytest.mark.parametrize("stride", [31, pytest.param(17, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [pytest.param(31, marks=pytest.mark.long), pytest.param(17, marks=pytest.mark.long)])
 def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> None:
     for number in range(1, 60, stride):
         for after in (False, True):
@@ -59,6 +59,7 @@ def noticed() -> None:
         look()
 
 
+@pytest.mark.long
 def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone: the head still says that the plan has ended, and nobody continues it."""
     writes: Callable[..., Any] = admin._writes
@@ -74,6 +75,7 @@ def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest
     noticed()
 
 
+@pytest.mark.long
 def test_a_retry_that_is_refused_although_a_task_failed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: Any, **__: Any) -> Any:
         raise PlanError("no task failed")

@@ -59,6 +59,7 @@ def no_rewinding(patch: pytest.MonkeyPatch) -> None:
     [(no_key, "times", 0), (no_revision, "times", 0), (no_rewinding, "decided about no tick", 57)],
     ids=["no_key", "no_revision", "no_rewinding"],
 )
+@pytest.mark.long
 def test_a_missing_safeguard_is_noticed(
     ablation: Callable[[pytest.MonkeyPatch], Any], words: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("arguments", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
+@pytest.mark.long
 def test_the_command_of_a_plan_world_replays_it(arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     replays(broken_in(lambda seed: simulate(seed, **arguments, world=PlanWorld)), capsys)
 

@@ -337,6 +337,7 @@ def test_accepted_edits_keep_every_promise(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("part", ["linked", "unlinked", "ended", "recompute"])
+@pytest.mark.long
 def test_without_a_part_of_the_inheritance_a_priority_is_wrong(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inherited_priority, part, lambda *arguments: None)
     with pytest.raises(AssertionError):

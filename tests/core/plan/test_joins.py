@@ -227,6 +227,7 @@ def test_joins_are_written_and_read() -> None:
     assert "join" not in plan.to_json()["tasks"][0]["task"], "the default is not written"
 
 
+@pytest.mark.long
 def test_a_long_doomed_chain_is_decided_without_recursion() -> None:
     plan = Constellation("long")
     plan.evaluate = truth

@@ -358,6 +358,7 @@ mutations = st.lists(
 
 @given(st.lists(st.tuples(nested, nested), min_size=1, max_size=3), st.sampled_from(["all", "any"]), mutations)
 @settings(max_examples=200, deadline=None)
+@pytest.mark.long
 def test_a_value_that_is_changed_in_place_changes_in_one_plan(
     values: list[tuple[Any, Any]], join: str, chosen: list[Any]
 ) -> None:

@@ -46,6 +46,7 @@ def spoil(patch: Patch, name: str, change: Any) -> None:
 # -- ablations ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_newcomer_that_overtakes_the_queue_is_noticed(monkeypatch: Patch) -> None:
     def overtaking(before: Series, after: Series, item: Item, now: float, *rest: Any) -> Series:
         free = before.active is None and before.paused is None
@@ -89,6 +90,7 @@ def test_a_promotion_over_somebody_who_is_active_is_noticed(monkeypatch: Patch) 
     hunted()
 
 
+@pytest.mark.long
 def test_a_lease_that_ends_too_early_is_noticed(monkeypatch: Patch) -> None:
     spoil(monkeypatch, "expire", lambda before, after, now: before.release(before.active or 0, now))
     hunted()
@@ -127,6 +129,7 @@ def test_a_rebuild_that_makes_somebody_active_during_a_pause_is_noticed(monkeypa
     hunted()
 
 
+@pytest.mark.long
 def test_a_renewal_by_somebody_else_is_noticed(monkeypatch: Patch) -> None:
     right = Series.renew
     monkeypatch.setattr(Series, "renew", lambda self, item, now, until, claim=None: right(self, item, now, until))

@@ -107,6 +107,7 @@ def read(reading: int) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_command_that_the_guard_ended_is_a_loss_of_its_device(tmp_path: Path) -> None:
     run = run_of_a_frozen_agent(tmp_path)
     assert (run.status, run.failures, run.losses) == ("reassigning", 0, 1)

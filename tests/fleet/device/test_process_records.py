@@ -160,6 +160,7 @@ def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agen
 
 @linux
 @pytest.mark.parametrize("setting", ["", READY], ids=["forked", "cloned"])
+@pytest.mark.long
 def test_without_the_death_signal_it_would_go_on(agent: Callable[..., Agent], setting: str) -> None:
     """The ablation."""
     first = agent("echo $$ >> $NOTED; exec sleep 1000", setting=f"{WITHOUT_DEATH_SIGNAL}; {setting}")

@@ -108,7 +108,7 @@ async def objects_of_schema(connection: Connection, schema: str) -> list[Any]:
 
 def foreign_objects(objects: list[Any], schema: str) -> list[str]:
     """The objects of the schema that Asterism did not create, or that belong to another owner, as sentences."""
-    own, problems = _own_objects(), []
+    own, problems = _created_by(migrations()), []
     for kind, name, by_owner in sorted(objects):
         if (kind, name) not in own:
             problems.append(_not_ours(schema, kind, name))
@@ -119,14 +119,15 @@ def foreign_objects(objects: list[Any], schema: str) -> list[str]:
 
 async def inert_objects(connection: Connection, schema: str) -> list[str]:
     """Objects that Asterism did not create, and that a store may be opened with, as sentences."""
-    rows, own = await connection.fetch(statements()["inert_objects_of_schema"], schema), _own_objects()
+    rows = await connection.fetch(statements()["inert_objects_of_schema"], schema)
+    own = _created_by(migrations())
     return [f"{_not_ours(schema, kind, name)}; remove it" for kind, name in sorted(rows) if (kind, name) not in own]
 
 
 @functools.cache
-def _own_objects() -> set[tuple[str, str]]:
-    """Kind and name of everything that the migrations create."""
-    created = {(kind.lower(), name) for step in migrations() for kind, name in _CREATES.findall(step.sql)}
+def _created_by(steps: tuple[Migration, ...]) -> set[tuple[str, str]]:
+    """Kind and name of everything that these migrations create."""
+    created = {(kind.lower(), name) for step in steps for kind, name in _CREATES.findall(step.sql)}
     return created | {("table", "migrations")}
 
 
