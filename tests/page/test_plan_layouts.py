@@ -49,7 +49,7 @@ async def test_a_large_plan_is_laid_out_in_a_thread() -> None:
 
 
 async def test_remembered_layouts_have_so_many_tasks_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_layouts, "LEAST", 100)
+    monkeypatch.setattr(plan_layouts, "LEAST", 10)
     monkeypatch.setattr(plan_layouts, "MOST_REMEMBERED", 10 * plan_layouts.LEAST)
     layouts = PlanLayouts()
     for number in range(20):

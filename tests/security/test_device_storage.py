@@ -16,6 +16,7 @@ from asterism.fleet.monitor import Monitor
 from asterism.fleet.retention import BLOB_AGE
 from asterism.gateway import device_storage
 from asterism.gateway.device_storage import HOUR, DeviceStorage
+from asterism.gateway.gateway_messages import MOST_CHUNKS
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
 from tests.async_tests import async_fixture
@@ -93,9 +94,20 @@ async def test_a_device_that_keeps_to_the_limit_loses_no_line(stage: Stage) -> N
 async def test_a_chunk_without_lines_is_not_free(stage: Stage) -> None:
     device, run, token = await at_work(stage, "lab-1")
     bearer = await access(stage, "lab-1", device.session)
-    log = {"chunks": [[number, []] for number in range(1, 10_000)], "drop": None}
+    for first in range(0, 6_000, MOST_CHUNKS):
+        log = {"chunks": [[first + number, []] for number in range(MOST_CHUNKS)], "drop": None}
+        await ask(stage, "output", {"reports": [{"grant": token, "progress": None, "tail": "", "log": log}]}, bearer)
+        await asyncio.sleep(0)
+    assert MOST_CHUNKS < len(await stage.store.log(run.id)) < 4 * MOST_CHUNKS
+
+
+async def test_a_part_of_a_log_has_so_many_chunks(stage: Stage) -> None:
+    """They are counted before they are read: a message of megabytes would keep the server busy for seconds."""
+    device, run, token = await at_work(stage, "lab-1")
+    bearer = await access(stage, "lab-1", device.session)
+    log = {"chunks": [[number, []] for number in range(MOST_CHUNKS + 1)], "drop": None}
     await ask(stage, "output", {"reports": [{"grant": token, "progress": None, "tail": "", "log": log}]}, bearer)
-    assert len(await stage.store.log(run.id)) < 4000
+    assert await stage.store.log(run.id) == []
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

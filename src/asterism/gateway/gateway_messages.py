@@ -63,6 +63,9 @@ LARGEST_LOG_PART = 1024 * 1024
 
 LONGEST_TEXT = 64 * 1024
 
+MOST_CHUNKS = 1_000
+"""Of how many chunks a part of a log consists at most. A device cuts a part into about ten (``log_parts``)."""
+
 MOST_LINES = 10**11
 """The largest number of a line of a log: the next line of a log is named with at most 12 digits."""
 
@@ -274,8 +277,10 @@ def parse_log(data: object, grant: Grant) -> PutLog | None:
     if data is None:
         return None
     try:
-        chunks = [LogChunk.from_json(_line(first), value) for first, value in data["chunks"]]  # type: ignore[index]
-        drop = data["drop"] and (_line(data["drop"][0]), _line(data["drop"][1]))  # type: ignore[index]
+        if not isinstance(data, dict):
+            raise InvalidMessage("the log is not a JSON object")
+        chunks = [LogChunk.from_json(_line(first), value) for first, value in list_in(data, "chunks", MOST_CHUNKS)]
+        drop = data["drop"] and (_line(data["drop"][0]), _line(data["drop"][1]))
         if not all(math.isfinite(block.at) for chunk in chunks for block in chunk.blocks):
             raise InvalidMessage("a time is not finite")
         stored = [StoredChunk(grant.epoch, chunk.first, chunk.line_count, chunk.to_json()) for chunk in chunks]
