@@ -192,6 +192,15 @@ def test_who_is_active_without_a_lease_may_ask_for_one() -> None:
     assert leased.claim(1, 30.0, "c3", lease=60.0) is leased, "to claim is not to renew"
 
 
+def test_only_the_active_claim_renews_and_a_lease_is_never_shortened() -> None:
+    series = Series("RFC-093").claim(1, 10.0, "c1", lease=60.0).claim(2, 11.0, "c2")
+    renewed = series.renew(1, 40.0, 100.0, "c1")
+    assert (renewed.lease_until, renewed.lease, renewed.revision) == (100.0, 60.0, series.revision + 1)
+    assert renewed.renew(1, 50.0, 90.0, "c1") is renewed
+    assert renewed.renew(1, 50.0, 200.0, "c2") is renewed
+    assert renewed.renew(2, 50.0, 200.0, "c2") is renewed
+
+
 @pytest.mark.parametrize("lease", [0.0, -1.0, 0.0001, LONGEST_LEASE * 2, float("nan"), float("inf")])
 def test_a_lease_that_could_not_be_written_down_is_refused(lease: float) -> None:
     for series in (Series("s"), Series("s").claim(1, 1.0), Series("s").claim(2, 1.0)):
