@@ -83,7 +83,7 @@ UNWATCHED := tests/core/plan/test_large_plans.py $(wildcard tests/core/*/test_*_
 
 coverage: .venv/.test ## Run the tests of the core, and require every branch of it to be tested by them
 	$(COVERED_BY) -m coverage run -m pytest -q -m "not long" tests/core $(UNWATCHED:%=--ignore=%)
-	$(COVERED_BY) -m coverage report --include='src/asterism/core/*' --fail-under=100
+	$(COVERED_BY) -m coverage report --fail-under=100
 
 bench: export DO_NOT_TRACK = 1
 bench: export RAY_USAGE_STATS_ENABLED = 0
