@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 
 @contextmanager
 def watched_process(work: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[tuple[int, int]]:
-    """A process that does ``work``: its id, and the pipe into which that writes a byte before each commit."""
+    """A process that does ``work``: its id, and the pipe into which that writes a byte before each commit. Whoever does
+    not kill it waits, on leaving, until the work is done."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -20,14 +23,19 @@ def watched_process(work: Callable[[int], Coroutine[Any, Any, None]]) -> Iterato
             os.close(told)
             asyncio.run(work(tell))
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     os.close(tell)
     try:
         yield child, told
+        while os.read(told, 4096):
+            pass
     finally:
         os.close(told)
-        os.waitpid(child, 0)
+        status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), f"the process ended with status {status}"
 
 
 def commits(told: int, number: int) -> bool:

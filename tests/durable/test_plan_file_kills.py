@@ -112,9 +112,6 @@ def kill_repeatedly(folder: Path, kills: int, seed: int, *, pinned: bool = True)
         with watched_process(partial(carry_on, pinned, url)) as (child, told):
             if kill < kills and commits(told, chance.randint(1, 12)):
                 os.kill(child, signal.SIGKILL)
-            else:
-                while commits(told, 1):
-                    pass
         wrong += asyncio.run(problems(url))
     return wrong
 

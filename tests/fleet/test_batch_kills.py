@@ -92,9 +92,6 @@ def kill_repeatedly(folder: Path, kills: int, seed: int) -> list[str]:
         with watched_process(partial(carry_on, url)) as (child, told):
             if kill < kills and commits(told, chance.randint(1, 12)):
                 os.kill(child, signal.SIGKILL)
-            else:
-                while commits(told, 1):
-                    pass
         wrong += asyncio.run(wrong_counts(url))
     return wrong
 
