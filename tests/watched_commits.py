@@ -13,8 +13,8 @@ from typing import Any
 
 @contextmanager
 def watched_process(work: Callable[[int], Coroutine[Any, Any, None]]) -> Iterator[tuple[int, int]]:
-    """A process that does ``work``: its id, and the pipe into which that writes a byte before each commit. Whoever does
-    not kill it waits, on leaving, until the work is done."""
+    """A process that does ``work``: its id, and the pipe into which that writes a byte before each commit. Leaving
+    waits until the work is done, or the process was killed."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:
