@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import select
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import Result
 
@@ -265,17 +266,27 @@ def test_a_second_line_that_is_pasted_answers_no_later_question(scene: SystemSce
     assert tasks(scene) == ["build", "mail"]
 
 
-def test_a_question_that_is_interrupted_is_answered_with_no(
-    scene: SystemScene, terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> str:
-        raise click.Abort  # what click makes of Ctrl-C and Ctrl-D
-
+@pytest.mark.parametrize("key", ["Ctrl-C", "Ctrl-D"])
+def test_a_question_that_is_interrupted_is_answered_with_no(scene: SystemScene, key: str) -> None:
     stored(scene)
-    monkeypatch.setattr(click, "prompt", interrupted)
-    done = ask(scene, Reply.edits(*CHAT))
-    assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, "Nothing was applied.")
-    assert done.stdout.endswith("\n\n")  # the line of the question ends
+    with in_terminal(scene, Reply.edits(*CHAT)) as terminal:
+        terminal.read_until(APPLY)
+        if key == "Ctrl-C":
+            terminal.process.send_signal(signal.SIGINT)
+        else:
+            terminal.type("\x04")
+        assert terminal.ended() == 1
+        assert terminal.shown.endswith("\r\nNothing was applied.\r\n")  # on a line of its own
+    assert tasks(scene) == ["build", "mail"]
+
+
+def test_a_model_that_thinks_is_interrupted(scene: SystemScene) -> None:
+    stored(scene)
+    with in_terminal(scene, Reply.edits(*CHAT).but(delay=asyncio.Event().wait)) as terminal:
+        terminal.read_until("(Ctrl-C stops)")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.ended() == 130
+        assert "Traceback" not in terminal.shown
     assert tasks(scene) == ["build", "mail"]
 
 
