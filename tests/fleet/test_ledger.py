@@ -235,8 +235,9 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
 )
 async def test_invalid_terms_are_refused_before_any_write(stage: Stage, options: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
-        await stage.person.create(WORK, options.pop("input", None), **options)
+        await stage.person.create(Workflow("new", argv=("true",)), options.pop("input", None), **options)
     assert await stage.person.runs() == []
+    assert "new" not in await stage.person.workflows.names()
 
 
 # -- series ----------------------------------------------------------------------------------------------------------

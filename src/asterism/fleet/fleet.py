@@ -288,13 +288,12 @@ class Fleet:
         :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).
         :param add: writes the run, in a commit with more; by default ``Ledger.add``, alone.
         """
-        flow = await self._flow(workflow)
         check_options(options)
-        what, value = f"the input of {flow.name!r}", {}
+        what = f"the input of {(workflow if isinstance(workflow, str) else workflow.name)!r}"
         if input is not None and not isinstance(input, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(input)}")
-        if input:
-            value = await self.blobs.keep(plain_json(dict(input), what), what)
+        value = await self.blobs.keep(plain_json(dict(input), what), what) if input else {}
+        flow = await self._flow(workflow)
         run = new_run(self, flow, value, uses=await self.uses(flow, input or {}), **options)
         return await self.place(run, flow, add, near=near)
 
@@ -318,6 +317,7 @@ class Fleet:
         """
         from asterism.fleet import bulk_creation  # it needs this module
 
+        check_options(options)
         flow = await self._flow(workflow)
         size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
         return await bulk_creation.create_many(self, flow, inputs, per_commit=size, **options)
