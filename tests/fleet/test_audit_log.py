@@ -67,6 +67,16 @@ async def test_entries_are_found_newest_first_by_what_they_say(
         assert await remove_entries(store, now - DAY) == 0
 
 
+@pytest.mark.parametrize("far", [-6.8e16, 6.8e16, float("inf"), float("-inf"), float("nan")])
+async def test_times_that_are_no_dates_are_before_or_after_all_entries(far: float) -> None:
+    trail = AuditLog(MemoryStore())
+    entry = AuditEntry(trail.store.clock() - 1.0, "ann", "edit_plan", "done")
+    await trail.append(entry)
+    assert await found(trail, since=far) == ([entry] if far < 0 else [])
+    assert await found(trail, until=far) == ([entry] if far > 0 else [])
+    assert await found(trail, keep=abs(far)) == [entry]
+
+
 async def test_entries_of_one_moment_share_a_commit() -> None:
     store, commits = MemoryStore(), []
     commit = store.commit

@@ -162,8 +162,11 @@ class AuditLog:
     ) -> AsyncGenerator[KeptEntry, None]:
         """The entries that match, the newest first, from the one after ``after`` on."""
         now = self.store.clock()
-        last = day_of(now if wanted.until is None else min(wanted.until, now))
-        first = day_of(max(now - keep, now - keep if wanted.since is None else wanted.since))
+        since = max(0.0, now - keep, 0.0 if wanted.since is None else wanted.since)
+        until = now if wanted.until is None else min(now, wanted.until)
+        if not since <= until:  # a time that is no date has no day
+            return
+        first, last = day_of(since), day_of(until)
         if after is not None:
             last = min(last, date.fromisoformat(after[:10]))
         while last >= first:
