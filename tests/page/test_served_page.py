@@ -253,7 +253,7 @@ def change_a_waiting_edit(page: Any) -> None:
     page.get_by_label("Id").fill("mail")
     page.get_by_label("Command").fill("rm letters")
     page.get_by_role("button", name="Apply").click()
-    waiting = page.locator(".waiting", has_text="add task mail")
+    waiting = page.locator(".waiting", has_text="add task 'mail'")
     waiting.get_by_text("mail deletes").wait_for()
     waiting.get_by_role("button", name="Change…").click()
     page.get_by_label("Command").fill("echo letters")
