@@ -487,7 +487,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("--keep", NAME),
         ],
         "fleet show": [case()],
-        "audit list": [case(), case("--by", NAME)],
+        "audit list": [case(), case("--by", NAME, quiet="nobody of that name has done anything")],
         "audit export": [case(json=False)],
         "plugins": [case(quiet="they are ours")],
         "demo": [case("--report", f"{NAME}/report"), case("--report", FILE, live=True)],
