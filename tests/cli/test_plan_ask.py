@@ -204,6 +204,14 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._leader, text.encode())
 
+    def interrupt_the_read(self) -> None:
+        """Send the signal of Ctrl-C once the process waits for a line. Python notices one that comes between the prompt
+        and the wait only with the next key."""
+        status = Path(f"/proc/{self.process.pid}/stat")
+        while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.001)
+        self.process.send_signal(signal.SIGINT)
+
     def read_until(self, text: str, times: int = 1) -> None:
         deadline = time.monotonic() + PATIENCE
         while self.shown.count(text) < times:
@@ -272,7 +280,7 @@ def test_a_question_that_is_interrupted_is_answered_with_no(scene: SystemScene, 
     with in_terminal(scene, Reply.edits(*CHAT)) as terminal:
         terminal.read_until(APPLY)
         if key == "Ctrl-C":
-            terminal.process.send_signal(signal.SIGINT)
+            terminal.interrupt_the_read()
         else:
             terminal.type("\x04")
         assert terminal.ended() == 1
