@@ -63,7 +63,7 @@ class Allowed(NamedTuple):
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "tests/(cli|docs|report|planfile)/",
-        r"the task (_use_fleet|_use_register|_sync)\b",
+        r"the task (_used|_sync)\b",
         "a command that asks and prints is alone on its loop, and imports what it needs there; what works on beside it "
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),

@@ -67,6 +67,21 @@ async def test_entries_are_found_newest_first_by_what_they_say(
         assert await remove_entries(store, now - DAY) == 0
 
 
+async def test_days_before_the_first_entry_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    trail = AuditLog(MemoryStore())
+    entry = AuditEntry(trail.store.clock() - 5 * DAY, "ann", "edit_plan", "done")
+    await trail.append(entry)
+    read, asked = trail.store.registers, []
+
+    async def counted(prefix: str, most: int | None = None) -> Any:
+        asked.append(prefix)
+        return await read(prefix, most)
+
+    monkeypatch.setattr(trail.store, "registers", counted)
+    assert await found(trail, keep=100 * 365 * DAY) == [entry]
+    assert len(asked) == 7  # the oldest entry, and six days
+
+
 @pytest.mark.parametrize("far", [-6.8e16, 6.8e16, float("inf"), float("-inf"), float("nan")])
 async def test_times_that_are_no_dates_are_before_or_after_all_entries(far: float) -> None:
     trail = AuditLog(MemoryStore())

@@ -164,11 +164,13 @@ class AuditLog:
         now = self.store.clock()
         since = max(0.0, now - keep, 0.0 if wanted.since is None else wanted.since)
         until = now if wanted.until is None else min(now, wanted.until)
-        if not since <= until:  # a time that is no date has no day
+        oldest = await self.store.registers(PREFIX, 1)
+        if not oldest or not since <= until:  # a time that is no date has no day
             return
-        first, last = day_of(since), day_of(until)
+        first = max(day_of(since), _day_of_place(oldest[0].key.removeprefix(PREFIX)))
+        last = day_of(until)
         if after is not None:
-            last = min(last, date.fromisoformat(after[:10]))
+            last = min(last, _day_of_place(after))
         while last >= first:
             for register in reversed(await self.store.registers(f"{PREFIX}{last}/")):
                 place = register.key.removeprefix(PREFIX)
@@ -190,10 +192,14 @@ def day_of(at: float) -> date:
     return datetime.fromtimestamp(at, UTC).date()
 
 
+def _day_of_place(place: str) -> date:
+    return date.fromisoformat(place[:10])
+
+
 def is_place(text: str) -> bool:
     """Whether a text can be the place of an entry."""
     try:
-        date.fromisoformat(text[:10])
+        _day_of_place(text)
     except ValueError:
         return False
     return text[10:11] == "/"
