@@ -162,3 +162,20 @@ def test_the_logs_of_a_plan_in_a_store(scene: Scene) -> None:
     assert "no task 'other'" in unknown.output
     assert "did you mean 'load'?" in scene.run("plan", "logs", "nightly", "laod").stderr
     assert scene.run("plan", "logs", "other").exit_code != 0
+
+
+GROUP = """
+id: nightly
+tasks:
+  sales: {foreach: [berlin, lyon], shell: echo $item}
+  report: {shell: echo reported}
+"""
+
+
+def test_the_logs_of_a_group_are_those_of_its_elements(scene: Scene) -> None:
+    plan = write(scene.folder, GROUP)
+    scene.ok("run", plan, "--store", scene.url, "--plain")
+    for words in ([], ["--follow"]):
+        lines = scene.ok("plan", "logs", "nightly", "sales", *words).splitlines()
+        assert sorted(lines) == ["sales[berlin] | berlin", "sales[lyon] | lyon"]
+    assert scene.ok("plan", "logs", "nightly", "sales[lyon]").splitlines() == ["lyon"]

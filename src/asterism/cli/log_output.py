@@ -58,10 +58,11 @@ def _line_json(entry: TaskLogEntry) -> str:
 
 
 class LogPrinter:
-    """Prints lines: as JSON, as data for another program, or coloured on a terminal."""
+    """Prints lines: as JSON, as data for another program, or coloured on a terminal. Those of ``task`` are without its
+    name."""
 
-    def __init__(self, options: LogOptions, now: float, *, several: bool) -> None:
-        self._options, self._several = options, several
+    def __init__(self, options: LogOptions, now: float, *, task: str | None) -> None:
+        self._options, self._task = options, task
         self._begin = 0.0 if options.since is None else now - options.since
         self._screen = Screen() if sys.stdout.isatty() else None
         self._attempt: tuple[str, int] | None = None
@@ -86,14 +87,14 @@ class LogPrinter:
     def _heading(self, entry: TaskLogEntry) -> list[str]:
         """A line between two attempts at one run."""
         before, self._attempt = self._attempt, (entry.run, entry.attempt)
-        if self._several or before in (None, self._attempt):
+        if entry.task != self._task or before in (None, self._attempt):
             return []
         return [f"-- attempt {entry.attempt} --"]
 
     def _prefix(self, entry: TaskLogEntry) -> str:
         time = f"{format_clock(entry.at)} {entry.stream:<6} " if self._options.times else ""
         again = f" ({entry.attempt})" if entry.attempt > 1 else ""
-        return f"{time}{entry.task}{again} | " if self._several else time
+        return time if entry.task == self._task else f"{time}{entry.task}{again} | "
 
 
 async def print_run_log(system: System, run: str, options: LogOptions) -> None:
@@ -101,7 +102,7 @@ async def print_run_log(system: System, run: str, options: LogOptions) -> None:
     that a lost connection neither loses nor repeats a line."""
     timeout = FOLLOW_TIMEOUT if options.follow else 0.0
     page = await system.read_run_logs(run, attempt=options.attempt)
-    printer = LogPrinter(options, page.now or 0.0, several=False)
+    printer = LogPrinter(options, page.now or 0.0, task="")
     while True:
         printer.print(run_lines(page))
         if not page.items and (page.ended or not options.follow):
@@ -115,10 +116,10 @@ async def print_run_log(system: System, run: str, options: LogOptions) -> None:
 
 
 async def print_plan_log(system: System, name: str, task: str | None, options: LogOptions) -> None:
-    """Print the logs of a plan, or of one task, in the order of time; with ``follow`` until the plan has ended. Each
-    answer continues after the one before, so that a lost connection neither loses nor repeats a line."""
+    """Print the logs of a plan, or of one task or group, in the order of time; with ``follow`` until the plan has
+    ended. Each answer continues after the one before, so that a lost connection neither loses nor repeats a line."""
     page = await system.read_plan_logs(name, task, attempt=options.attempt)
-    printer = LogPrinter(options, page.now or 0.0, several=task is None)
+    printer = LogPrinter(options, page.now or 0.0, task=task)
     batch: list[TaskLogEntry] = []
     while True:
         batch += page.items

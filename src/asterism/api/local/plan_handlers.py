@@ -27,6 +27,7 @@ from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
@@ -477,14 +478,14 @@ class LogPosition:
 async def plan_log(
     fleet: Fleet, plan: str, task: str | None, after: str | None, attempt: int | None, timeout: float
 ) -> PlanLog:
-    """The lines after a position. Waits up to ``timeout`` seconds for some, unless the plan has ended. Raises
-    UnknownConstellation and UnknownTask."""
+    """The lines after a position; of a group those of its elements. Waits up to ``timeout`` seconds for some, unless
+    the plan has ended. Raises UnknownConstellation and UnknownTask."""
     stored = (await read_plan(fleet, plan)).record.plan
     if task is not None and task not in stored and not await task_runs(fleet.store, plan, task):
         raise unknown_task(stored, task)
     async for last in Looks(fleet.clock, interval=LOOK_INTERVAL, timeout=timeout):
         ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
-        executions = await task_runs(fleet.store, plan, task)
+        executions = await _executions(fleet, stored, task)
         position = LogPosition.parse(after)
         items, more = await _plan_lines(fleet, executions, position, attempt)
         if items or ended or last:
@@ -497,6 +498,14 @@ async def plan_log(
         ended=ended,
         executed=bool(executions),
     )
+
+
+async def _executions(fleet: Fleet, plan: Constellation, task: str | None) -> list[TaskRun]:
+    """The runs of a plan, of one of its tasks, or of the elements of a group."""
+    if task is None or task not in plan or plan.node(task).task.foreach is None:
+        return await task_runs(fleet.store, plan.id, task)
+    elements = {node.id for node in makers_of(plan.nodes, task)}
+    return [execution for execution in await task_runs(fleet.store, plan.id) if execution.task in elements]
 
 
 async def _plan_lines(

@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 DAY, DEFAULT_DAYS = 86_400, 30
 """A day in seconds, and how many days of ticks are listed if the beginning is not given."""
 
-NO_COORDINATOR = "No coordinator is running, so nothing is created{}. Start one with: asterism monitor"
+NO_COORDINATOR = "No coordinator is running, so nothing is created. Start one with: asterism monitor"
 NO_RUNNER = "No process runs the plans. Start one with: asterism monitor"
 
 
@@ -75,7 +75,7 @@ async def list_schedules(system: LocalSystem, request: NoFields) -> documents.Sc
 async def _advice(fleet: Fleet, *, plans: bool) -> list[str]:
     """What to start so that schedules go on."""
     if await fleet.coordinator() is None:
-        return [NO_COORDINATOR.format("")]
+        return [NO_COORDINATOR]
     return [] if not plans or await runner_lives(fleet.store) else [NO_RUNNER]
 
 
@@ -153,9 +153,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
         options |= {"policy": plan_file.policy or "scoped", "file": file.name}
     schedule = await fleet.schedules.add(request.name, input=request.input or None, **options)
     await system.leave_reason(f"added schedule {schedule.name!r}", request.reason)
-    advice = [] if schedule.plan is None else ["Its plans are run by: asterism monitor"]
-    if await fleet.coordinator() is None:
-        advice.append(NO_COORDINATOR.format(" yet"))
+    advice = await _advice(fleet, plans=schedule.plan is not None)
     return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=True, advice=advice)
 
 

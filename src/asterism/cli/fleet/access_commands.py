@@ -227,4 +227,4 @@ async def login_(
     address = server or server_of(store) or DEFAULT_SERVER
     code = (await system.create_login(list(scopes), name, reason)).code
     link = f"{address.rstrip('/')}/login?code={code}"
-    return Answer({"url": link}, link)
+    return Answer({"url": link}, link, ["It works once, within 10 minutes."])
