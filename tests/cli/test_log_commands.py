@@ -179,3 +179,12 @@ def test_the_logs_of_a_group_are_those_of_its_elements(scene: Scene) -> None:
         lines = scene.ok("plan", "logs", "nightly", "sales", *words).splitlines()
         assert sorted(lines) == ["sales[berlin] | berlin", "sales[lyon] | lyon"]
     assert scene.ok("plan", "logs", "nightly", "sales[lyon]").splitlines() == ["lyon"]
+
+
+def test_the_output_of_a_failed_group_is_shown_once_with_each_element(scene: Scene) -> None:
+    plan = write(scene.folder, GROUP.replace("echo $item", "echo sold in $item; exit 1"))
+    ran = scene.run("run", plan, "--store", scene.url, "--plain")
+    assert ran.exit_code == 2
+    shown = ran.output[ran.output.index("Output of ") :]
+    assert "Output of sales[berlin]:\n  sold in berlin\n" in shown
+    assert shown.count("sold in berlin") == 1

@@ -313,7 +313,10 @@ class PlanOperations:
         ReadFile, documents.FilePart, "A part of a file that a task has made.", "GET /plans/{plan}/files/part"
     )
     read_task_logs = Operation(
-        ReadTaskLogs, documents.PlanLog, "What a task, or the elements of a group, printed.", "GET /plans/{plan}/tasks/{task}/logs"
+        ReadTaskLogs,
+        documents.PlanLog,
+        "What a task, or the elements of a group, printed.",
+        "GET /plans/{plan}/tasks/{task}/logs",
     )
     read_plan_logs = Operation(
         ReadPlanLogs, documents.PlanLog, "What the tasks of a plan printed.", "GET /plans/{plan}/logs"

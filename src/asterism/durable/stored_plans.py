@@ -286,16 +286,21 @@ class TaskRun(NamedTuple):
     before: int
 
 
-async def task_runs(store: Store, plan: str, task: str | None = None) -> list[TaskRun]:
-    """The runs of a plan, or of one of its tasks, in the order of their creation. Old runs may have been pruned."""
-    begin = f"{PREFIX}{plan}/" if task is None else f"{PREFIX}{plan}/{task}/"
+async def task_runs(store: Store, plan: str, task: str | None = None, *, elements: bool = False) -> list[TaskRun]:
+    """The runs of a plan, or of one of its tasks, in the order of their creation; with ``elements`` also those of the
+    elements of a group, whether or not they are in the plan still. Old runs may have been pruned."""
+    begin = f"{PREFIX}{plan}/"
+    if task is not None:
+        begin += task if elements else f"{task}/"
     runs: list[TaskRun] = []
     attempts: dict[str, int] = {}
     # the search spares the decoding of the runs of all other tasks
     for run in await store.find(Query(workflow=f"{PREFIX}{plan}", search=None if task is None else begin)):
         key = run.key or ""
         name, _, epoch = key.removeprefix(f"{PREFIX}{plan}/").rpartition("/")
-        if not key.startswith(begin) or not epoch.isdecimal() or task not in (None, name):
+        if not key.startswith(begin) or not epoch.isdecimal():
+            continue
+        if task not in (None, name) and not (elements and name.startswith(f"{task}[")):
             continue
         runs.append(TaskRun(name, int(epoch), run, attempts.get(name, 0)))
         attempts[name] = attempts.get(name, 0) + attempts_of(run)

@@ -162,13 +162,13 @@ class AuditLog:
     ) -> AsyncGenerator[KeptEntry, None]:
         """The entries that match, the newest first, from the one after ``after`` on."""
         now = self.store.clock()
-        since = max(0.0, now - keep, 0.0 if wanted.since is None else wanted.since)
-        until = now if wanted.until is None else min(now, wanted.until)
-        oldest = await self.store.registers(PREFIX, 1)
-        if not oldest or not since <= until:  # a time that is no date has no day
-            return
-        first = max(day_of(since), _day_of_place(oldest[0].key.removeprefix(PREFIX)))
-        last = day_of(until)
+        # within what there is, since a time that is no date has no day
+        since = min(now, max(0.0, now - keep, 0.0 if wanted.since is None else wanted.since))
+        until = max(0.0, min(now, now if wanted.until is None else wanted.until))
+        first, last = day_of(since), day_of(until)
+        for oldest in await self.store.registers(PREFIX, 1):
+            if is_place(place := oldest.key.removeprefix(PREFIX)):
+                first = max(first, _day_of_place(place))
         if after is not None:
             last = min(last, _day_of_place(after))
         while last >= first:

@@ -317,7 +317,6 @@ class Fleet:
         """
         from asterism.fleet import bulk_creation  # it needs this module
 
-        check_options(options)
         flow = await self._flow(workflow)
         size = bulk_creation.PER_COMMIT if per_commit is None else per_commit
         return await bulk_creation.create_many(self, flow, inputs, per_commit=size, **options)

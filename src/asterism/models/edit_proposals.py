@@ -183,7 +183,10 @@ class _Round:
 
     async def _outputs(self, ends: list[TaskEvent], mask: Mask) -> dict[str, str]:
         outputs = {}
-        for end in [end for end in ends if end.status == FAILED][:MOST_OUTPUTS]:
+        assert self._plan is not None
+        nodes = self._plan.nodes
+        failed = [end for end in ends if end.status == FAILED and nodes[end.task_id].task.foreach is None]
+        for end in failed[:MOST_OUTPUTS]:
             with contextlib.suppress(NotAllowed, NotFound):
                 log = await self._system.read_task_logs(self._request.plan, end.task_id)
                 text = "\n".join(entry.text for entry in log.items)

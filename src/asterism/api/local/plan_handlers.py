@@ -27,7 +27,6 @@ from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.lazy_dataclass import dataclass
-from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
@@ -481,11 +480,11 @@ async def plan_log(
     """The lines after a position; of a group those of its elements. Waits up to ``timeout`` seconds for some, unless
     the plan has ended. Raises UnknownConstellation and UnknownTask."""
     stored = (await read_plan(fleet, plan)).record.plan
-    if task is not None and task not in stored and not await task_runs(fleet.store, plan, task):
+    if task is not None and task not in stored and not await task_runs(fleet.store, plan, task, elements=True):
         raise unknown_task(stored, task)
     async for last in Looks(fleet.clock, interval=LOOK_INTERVAL, timeout=timeout):
         ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
-        executions = await _executions(fleet, stored, task)
+        executions = await task_runs(fleet.store, plan, task, elements=True)
         position = LogPosition.parse(after)
         items, more = await _plan_lines(fleet, executions, position, attempt)
         if items or ended or last:
@@ -498,14 +497,6 @@ async def plan_log(
         ended=ended,
         executed=bool(executions),
     )
-
-
-async def _executions(fleet: Fleet, plan: Constellation, task: str | None) -> list[TaskRun]:
-    """The runs of a plan, of one of its tasks, or of the elements of a group."""
-    if task is None or task not in plan or plan.node(task).task.foreach is None:
-        return await task_runs(fleet.store, plan.id, task)
-    elements = {node.id for node in makers_of(plan.nodes, task)}
-    return [execution for execution in await task_runs(fleet.store, plan.id) if execution.task in elements]
 
 
 async def _plan_lines(

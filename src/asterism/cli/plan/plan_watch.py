@@ -193,7 +193,9 @@ def absent_devices(plan: Constellation, joined: Mapping[str, Collection[str]]) -
 async def logs_to_show(system: System, result: Result, *, everything: bool) -> LogsOf:
     """The logs that are shown at the end: of the failed tasks, or of all for a report."""
     lines: list[TaskLogEntry] = []
-    for task in [None] if everything else failed_tasks(result):
+    nodes = result.plan.nodes
+    failed = [task for task in failed_tasks(result) if task not in nodes or nodes[task].task.foreach is None]
+    for task in [None] if everything else failed:  # the logs of a group are those of its elements
         more, after = True, None
         while more:
             page = await ask_again(partial(system.read_plan_logs, result.plan.id, task, after))

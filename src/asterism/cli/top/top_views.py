@@ -388,7 +388,7 @@ class LogFeed:
         return [text for line in lines for text in self._texts(line)]
 
     def _texts(self, line: documents.TaskLogEntry) -> list[Text]:
-        if self._subject.kind == PLANS:
+        if line.task != (self._subject.name if self._subject.kind == TASKS else ""):
             return [Text(clean(f"{line.task} | "), DIM).append_text(line_text(line))]
         before, self._attempt = self._attempt, (line.run, line.attempt)
         heading = [Text(f"-- attempt {line.attempt} --", DIM)] if before not in (None, self._attempt) else []
