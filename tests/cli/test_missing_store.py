@@ -16,7 +16,8 @@ from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended, soon
 
 HINT = (
-    "`asterism store init`, `workflow add`, `device join`, `series claim`, `serve` or `run --store URL` creates it; "
+    "`asterism store init`, `workflow add`, `schedule add`, `device join`, `series claim`, `serve` or "
+    "`run --store URL` creates it; "
     "--store names another one"
 )
 
@@ -63,6 +64,7 @@ def test_reading_commands_create_no_store(tmp_path: Path, words: list[str]) -> N
 CREATING_COMMANDS = {
     "store init": ["store", "init"],
     "workflow add": ["workflow", "add", "work", "--argv", "true"],
+    "schedule add": ["schedule", "add", "nightly", "--every", "1d", "--plan", "plan.yaml"],
     "series claim": ["series", "claim", "RFC-093", "--issue", "1"],
     "run --store URL": ["run", "plan.yaml", "--store", "STORE"],
 }

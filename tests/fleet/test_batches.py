@@ -213,6 +213,10 @@ async def test_a_run_whose_retry_has_ended_is_retried_as_that() -> None:
     second = scene.newest[0]
     with pytest.raises(AsterismError, match=f"{first} was retried as run {second}, which is failed: retry that one"):
         await scene.fleet.retry(first)
+    await scene.act("retry", 0)
+    await scene.end(0, "completed")
+    with pytest.raises(AsterismError, match=f"{second} was retried as run {scene.newest[0]}, which is completed$"):
+        await scene.fleet.retry(second)
 
 
 async def test_the_rate_is_that_of_the_last_hundred_ends() -> None:

@@ -125,6 +125,8 @@ async def test_a_run_that_arrives_during_a_hurried_leave_is_handed_back_without_
 
 async def test_a_device_drains_when_the_store_asks(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=10.0)
+    with pytest.raises(AsterismError, match=r"no device 'kitchn' is joined; did you mean 'kitchen'\?"):
+        await stage.person.drain("kitchn")
     asked = await stage.person.drain("kitchen")
     assert asked.draining
     assert (await stage.person.create(WORK)).status == "created", "it is assigned nothing any more"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from asterism.base.clock import BootClock, Clock, Looks, new_id
 from asterism.base.expressions import holds
+from asterism.base.text import suggestion
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
 from asterism.core.errors import AsterismError, NotJson, RunRefused, safe_repr, truncate
@@ -486,10 +487,8 @@ class Fleet:
             return await self._repeat(old, old.pinned, progress, reason=reason)
         new = await self._repeat(old, old.pinned, progress, f"{RETRY_KEYS}{old.id}", reason, old.batch)
         if new.ended:
-            raise AsterismError(
-                f"run {run_id} was retried as run {new.id}, which is {new.reported_status}: "
-                f"retry that one with: asterism runs retry {new.id}"
-            )
+            advice = "" if new.status is COMPLETED else f": retry that one with: asterism runs retry {new.id}"
+            raise AsterismError(f"run {run_id} was retried as run {new.id}, which is {new.reported_status}{advice}")
         return new
 
     async def keep_mine(self, run_id: str) -> Run:
@@ -568,12 +567,14 @@ class Fleet:
     @retried
     async def drain(self, device: str) -> Session:
         """Ask a device to finish what it does, take nothing more, and leave. Raises UnknownDevice."""
-        known = [session for session in await self.store.sessions() if session.device == device]
+        sessions = await self.store.sessions()
+        known = [session for session in sessions if session.device == device]
         session = next((session for session in known if session.state == OPEN), None)
         if session is None:
             if any(session.state == ABROAD for session in known):
                 raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
-            raise UnknownDevice(f"no device {device!r} is joined")
+            others = [session.device for session in sessions if session.state == OPEN]
+            raise UnknownDevice(f"no device {device!r} is joined{suggestion(device, others)}")
         asked = session.changed(draining=True)
         await self.store.commit([PutSession(asked, session.revision)])
         return asked

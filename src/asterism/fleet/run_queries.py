@@ -69,7 +69,7 @@ async def find_run(fleet: Fleet, text: str) -> Run:
         raise AmbiguousRun(f"{text!r} is too short: give at least {FEWEST_LETTERS} letters of the run's id")
     runs = await fleet.runs(Query(id_like=wanted, newest=True, limit=MOST_CANDIDATES + 1))
     if not runs:
-        raise NoSuchRun(f"no run has {text!r} in its id; list the runs with: asterism runs list")
+        raise NoSuchRun(f"no run has {text!r} in its id; find it by its label with: asterism runs list --search TEXT")
     if len(runs) == 1:
         return runs[0]
     more = f"\n  and more than {MOST_CANDIDATES} in all" if len(runs) > MOST_CANDIDATES else ""

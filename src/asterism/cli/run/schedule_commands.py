@@ -76,7 +76,7 @@ def schedule() -> None:
 )
 @option("--replace", "Change a schedule that exists; its history stays.")
 @reason_option()
-@on_system()
+@on_system(create=True)
 def add(
     name: str,
     run_input: JsonObject | None,
