@@ -167,8 +167,8 @@ def test_a_device_is_asked_to_leave(scene: Scene) -> None:
     assert scene.json("device", "drain", "laptop")["draining"] is True
     scene.device("phone", timeout=1e-6)
     assert "it leaves when it comes back." in scene.ok("device", "drain", "phone")
-    result = scene.run("device", "drain", "none")
-    assert (result.exit_code, result.stderr) == (64, "Error: no device 'none' is joined\n")
+    result = scene.run("device", "drain", "attic")
+    assert (result.exit_code, result.stderr) == (64, "Error: no device 'attic' is joined\n")
 
 
 def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene: Scene) -> None:
