@@ -77,7 +77,7 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
     assert code == 130
     assert "Cancelling; press Ctrl-C again to stop without waiting." in errors
     assert "plan is being cancelled" in output
-    assert "b cancelled: the plan was cancelled" in output
+    assert "b cancelled: the constellation was cancelled" in output
     assert gone(pids)
     assert "cancelled" in page.read_text("utf-8")
 

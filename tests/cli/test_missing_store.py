@@ -17,8 +17,7 @@ from tests.process_scenes import ended, soon
 
 HINT = (
     "`asterism store init`, `workflow add`, `schedule add`, `device join`, `series claim`, `serve` or "
-    "`run --store URL` creates it; "
-    "--store names another one"
+    "`run --store URL` creates it; --store names another one"
 )
 
 READING_COMMANDS = [

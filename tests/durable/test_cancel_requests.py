@@ -47,7 +47,7 @@ async def test_every_cancelled_task_has_the_reason_of_the_person(stage: Stage) -
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
-    why = "the plan was cancelled by ann: not tonight"
+    why = "the constellation was cancelled by ann: not tonight"
     result = await running
     stored = await read_plan(stage.fleet(), "nightly")
     for plan in (result.plan, stored.record.plan):

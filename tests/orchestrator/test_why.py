@@ -129,7 +129,7 @@ def test_a_cancellation_is_named() -> None:
     plan = independent(*(Task(name, call=stubborn(10)) for name in "ab"), id="p")
     answer = ask(plan, "b", 1, lambda runner: runner.cancel("p"), devices=[LocalDevice("one", slots=1)], grace=20)
     assert holder(answer) == ("ended", "cancelled")
-    assert "the plan was cancelled" in str(answer)
+    assert "the constellation was cancelled" in str(answer)
 
 
 def test_busy_devices_are_named_with_their_load() -> None:

@@ -30,8 +30,7 @@ Value = TypeVar("Value")
 
 HOW_TO_CREATE_A_STORE = (
     "`asterism store init`, `workflow add`, `schedule add`, `device join`, `series claim`, `serve` or "
-    "`run --store URL` creates it; "
-    "--store names another one"
+    "`run --store URL` creates it; --store names another one"
 )
 """Every command in it creates a store; a plain ``asterism run`` needs none."""
 

@@ -409,7 +409,7 @@ def test_a_plan_that_is_cancelled_says_so_to_every_task_that_was_left() -> None:
     end(plan, "a")
     plan.begin_cancel(3.0, "by ann: too slow")
     assert plan.close(3.0, cancelled=True) is ConstellationState.CANCELLED
-    assert told(plan, "b") == [("cancelled", "the plan was cancelled by ann: too slow")]
+    assert told(plan, "b") == [("cancelled", "the constellation was cancelled by ann: too slow")]
     check_invariants(plan)
 
 

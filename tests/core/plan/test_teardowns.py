@@ -343,7 +343,7 @@ def test_a_cancelled_plan_tears_down_what_was_set_up() -> None:
     assert names(plan.begin_cancel(5.0, "by ann")) == ["verify", "other"]
     assert plan.state is ConstellationState.CANCELLING
     assert ready(plan) == [], "a task still runs below the set-up"
-    plan.cancel(plan.node("load"), 6.0, "the plan was cancelled")
+    plan.cancel(plan.node("load"), 6.0, "the constellation was cancelled")
     assert ready(plan) == ["drop"]
     check_invariants(plan)
     end(plan, "drop")
@@ -386,7 +386,7 @@ def test_a_provisional_task_that_a_cancelled_plan_revokes_does_not_delay_the_tea
     plan.finish(plan.node("verify"), COMPLETED, 3.0)
     start(plan, "next")
     plan.state = ConstellationState.CANCELLING  # as if the end of ``load`` could not be settled
-    plan.cancel(plan.node("verify"), 4.0, "the plan was cancelled")
+    plan.cancel(plan.node("verify"), 4.0, "the constellation was cancelled")
     assert (plan["verify"].status, plan["next"].status) == (CANCELLED, CANCELLED)
 
 
@@ -902,7 +902,7 @@ class World:
         for node in list(self.plan.nodes.values()):
             if node.status is RUNNING and node.setup is None:
                 epoch = node.epoch
-                self.plan.cancel(node, self.tick(), "the plan was cancelled")
+                self.plan.cancel(node, self.tick(), "the constellation was cancelled")
                 self.ran(node, epoch)
 
     def check_end(self) -> None:

@@ -44,7 +44,7 @@ from asterism.core.plan.status import (
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
-PLAN_CANCELLED = "the plan was cancelled"
+PLAN_CANCELLED = "the constellation was cancelled"
 """Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
 
 
