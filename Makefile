@@ -55,23 +55,23 @@ types: .venv/.dev ## Check types
 	.venv/bin/mypy
 
 races: .venv/.test ## Search for races: make races SEEDS=1000
-	.venv/bin/python -m tests.races --seeds $(SEEDS)
+	.venv/bin/python -m tests.laboratory.races --seeds $(SEEDS)
 
 sim: .venv/.test ## Simulate fleets under faults: make sim SEEDS=10000 FIRST=0
-	.venv/bin/python -m asterism.testing.simulator --seeds $(SEEDS) --first $(FIRST)
+	.venv/bin/python -m tests.laboratory.simulator --seeds $(SEEDS) --first $(FIRST)
 
 chaos: .venv/.test ## A fleet of real processes under fire, on both stores: make chaos SECONDS=60 RUNS=5000
-	.venv/bin/python -m tests.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)
-	.venv/bin/python -m tests.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
+	.venv/bin/python -m tests.laboratory.chaos --engine sqlite --seconds $(SECONDS) --runs $(RUNS)
+	.venv/bin/python -m tests.laboratory.chaos --engine postgres --seconds $(SECONDS) --runs $(RUNS)
 
 failover: .venv/.test ## A fleet on two PostgreSQL servers whose primary is killed again and again: make failover KILLS=50
-	.venv/bin/python -m tests.chaos.failover_fire --kills $(KILLS)
+	.venv/bin/python -m tests.laboratory.chaos.failover_fire --kills $(KILLS)
 
 failover-patroni: .venv/.test ## The same three times with Patroni and etcd, which are installed with apt-get as root
 	@command -v patroni >/dev/null && command -v etcd >/dev/null || { apt-get -qq update && \
 	    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends patroni etcd-server >/dev/null; } || \
 	    { echo "Cannot install Patroni and etcd: that takes apt-get and root."; exit 1; }
-	.venv/bin/python -m tests.chaos.failover_fire --patroni --kills 3
+	.venv/bin/python -m tests.laboratory.chaos.failover_fire --patroni --kills 3
 
 series-million: .venv/.test ## A million claims of series at once in the pure machine, and a million simulated
 	ASTERISM_SERIES_CLAIMS=1000000 .venv/bin/python -m pytest tests/core/series/test_series_machine.py -k one_wins

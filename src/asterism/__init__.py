@@ -17,7 +17,7 @@ Other names are one level below:
 ``asterism.api``     errors of the clients of a server
 ``asterism.peers``      invitations and synchronisation of stores
 ``asterism.notebook``   a live view of plans in a notebook
-``asterism.testing``    virtual time, the simulator, conformance suites
+``asterism.testing``    virtual time, pretended devices, a check of devices of one's own
 ``asterism.cli``        the live view and Ctrl-C handling of the command line, for scripts
 ``asterism.compat``     the documented names of the Galaxy and Orion orchestrators: ``galaxy``, ``orion``
 ======================  ============================================================================================

@@ -54,7 +54,7 @@ def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
             "from asterism.testing import run, SimLoop",
             ["pytest", "hypothesis", "asterism.store", "asterism.fleet.fleet"],
         ),
-        ("from asterism.testing import simulate, RegisterConformance", ["pytest", "hypothesis"]),
+        ("from asterism.testing import check_device", ["pytest", "hypothesis"]),
     ],
 )
 def test_only_what_is_asked_for_is_imported(program: str, not_imported: list[str]) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from asterism.store.memory import MemoryStore
-from asterism.testing.store_conformance.sample_records import a_run, a_session, completed, held_by, started
 from bench import __main__ as command
 from bench.runs import creation, gateway, half_load, idle_devices, latency, page, queues, scale, sqlite
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, completed, held_by, started
 
 TINY = sqlite.Sizes(commits=30, groups=2, alone=5, in_flight=40, created=30, rounds=1)
 

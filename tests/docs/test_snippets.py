@@ -23,9 +23,9 @@ from tests.forked_commands import ForkedCommand, shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LONG = (
-    *("write-a-store.md", "durable-constellations.md"),  # a conformance suite; processes one after the other
+    "durable-constellations.md",  # processes one after the other
     *("backup-and-retention.md", "fleet-on-postgresql.md", "mcp.md", "peers.md", "runs.md", "schedules.md"),
-    *("plan-files.md", "server.md", "simulate-a-fleet.md"),
+    *("plan-files.md", "server.md"),
     *("devices-over-https.md", "logs.md", "metrics.md", "models.md", "series.md", "team-in-an-hour.md", "tutorial.md"),
 )
 """Pages that take seconds: ``make test-long`` runs them."""

@@ -26,9 +26,9 @@ from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.fleet_world import SimHost
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
+from tests.laboratory.simulator.fleet_world import SimHost
 
 PATIENCE = 600.0
 

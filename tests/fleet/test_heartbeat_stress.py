@@ -17,7 +17,7 @@ from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.fleet_world import SimHost
+from tests.laboratory.simulator.fleet_world import SimHost
 
 pytestmark = pytest.mark.virtual_time
 

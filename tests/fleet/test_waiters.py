@@ -13,7 +13,7 @@ from asterism.fleet import waiters
 from asterism.fleet.waiters import RunWaiters
 from asterism.store.watches import LocalWatch, Watches
 from asterism.testing import virtual_time
-from asterism.testing.store_conformance.sample_records import a_run
+from tests.laboratory.store_conformance.sample_records import a_run
 
 
 class LoopClock:

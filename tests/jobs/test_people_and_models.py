@@ -109,7 +109,7 @@ except PlanFailed as failure:
 
 
 def test_17_an_executor_and_an_editor_of_ones_own(desk: Desk) -> None:
-    """docs/how-to/devices.md and write-a-store.md."""
+    """docs/how-to/devices.md."""
 
     class Printer:
         id, can, slots = "printer", frozenset({"print"}), 1

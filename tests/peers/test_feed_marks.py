@@ -13,8 +13,8 @@ from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
-from asterism.testing.simulator import peer_world
-from asterism.testing.simulator.peer_world import copy_of as copied
+from tests.laboratory.simulator import peer_world
+from tests.laboratory.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}

@@ -13,7 +13,7 @@ from asterism.peers import forgotten_runs, messages
 from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.registry import unknown_runs_key
 from asterism.store.protocol import PutRegister
-from asterism.testing.simulator.peer_world import copy_of, put_back
+from tests.laboratory.simulator.peer_world import copy_of, put_back
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
 
 DAY = 86_400.0

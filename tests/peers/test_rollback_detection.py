@@ -14,8 +14,8 @@ from asterism.peers import messages, outgoing
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
-from asterism.testing.simulator import peer_world
-from asterism.testing.simulator.peer_world import copy_of as copied
+from tests.laboratory.simulator import peer_world
+from tests.laboratory.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, StillClock, three, two
 
 

@@ -13,8 +13,8 @@ from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, RE
 from asterism.core.run.session import ENDED
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
-from asterism.testing.simulator import peer_world
-from asterism.testing.simulator.peer_world import copy_of as copied
+from tests.laboratory.simulator import peer_world
+from tests.laboratory.simulator.peer_world import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 

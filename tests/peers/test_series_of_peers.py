@@ -6,7 +6,7 @@ from asterism.core.history import Entry
 from asterism.core.series.machine import Series
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutRegister
-from asterism.testing.simulator import peer_world
+from tests.laboratory.simulator import peer_world
 from tests.peers.exchange_fixtures import Liar, two
 
 

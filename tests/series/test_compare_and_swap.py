@@ -25,7 +25,7 @@ from asterism.series.register import OutcomeUnknown, RateLimited, RegisterBusy, 
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreBusy
-from asterism.testing.register_conformance import FaultyRegister
+from tests.laboratory.register_conformance import FaultyRegister
 
 pytestmark = pytest.mark.virtual_time
 

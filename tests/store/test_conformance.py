@@ -20,7 +20,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.testing import store_conformance
-from asterism.testing.store_conformance import (
+from tests.laboratory.store_conformance import (
     ProcessOpener,
     SharedStoreConformance,
     StoreConformance,
@@ -28,11 +28,11 @@ from asterism.testing.store_conformance import (
     model_tests,
     session_tests,
 )
-from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
-from asterism.testing.store_conformance.maintenance_tests import DumpTests, FeedTests, RetentionTests
-from asterism.testing.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
-from asterism.testing.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
-from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests
+from tests.laboratory.store_conformance.concurrency_tests import ProcessTests, RaceTests
+from tests.laboratory.store_conformance.maintenance_tests import DumpTests, FeedTests, RetentionTests
+from tests.laboratory.store_conformance.query_tests import FindTests, OrphanTests, TakeTests
+from tests.laboratory.store_conformance.record_tests import CommitTests, LogTests, RegisterTests, ValueTests
+from tests.laboratory.store_conformance.session_tests import HeartbeatTests, WatchTests
 from tests.store import store_engines
 from tests.store.postgres_fixtures import without_definitions
 from tests.store.postgres_server import Server
@@ -259,10 +259,10 @@ def test_assertions_of_every_module_of_the_suite_are_rewritten() -> None:
 
 
 def test_without_hypothesis_the_suite_says_what_to_install() -> None:
-    program = "import sys; sys.modules['hypothesis'] = None; import asterism.testing.store_conformance"
+    program = "import sys; sys.modules['hypothesis'] = None; import tests.laboratory.store_conformance"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "ImportError: asterism.testing.store_conformance needs hypothesis and pytest" in ended.stderr
+    assert "ImportError: tests.laboratory.store_conformance needs hypothesis and pytest" in ended.stderr
 
 
 def test_the_suite_can_be_used_without_pytest() -> None:
@@ -270,7 +270,7 @@ def test_the_suite_can_be_used_without_pytest() -> None:
         import sys
         sys.modules["pytest"] = None
         from asterism.store.memory import MemoryStore
-        from asterism.testing.store_conformance import StoreConformance
+        from tests.laboratory.store_conformance import StoreConformance
 
         class Mine(StoreConformance):
             async def open_store(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from asterism.store.protocol import PutPriority, PutRegister, PutRun
-from asterism.testing.store_conformance.sample_records import a_run, a_session, added, joined, offer, taking
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, added, joined, offer, taking
 from tests.store.postgres_fixtures import looking, opened
 
 KITCHEN = a_session()

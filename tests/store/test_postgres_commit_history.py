@@ -14,7 +14,7 @@ from asterism.store.postgres import PostgresStore, connection
 from asterism.store.postgres.commit_history import CommitHistory
 from asterism.store.postgres.connection import PooledConnection
 from asterism.store.store_errors import StoreBusy, StoreCorrupt, StoreError, StoreUnavailable
-from asterism.testing.store_conformance.sample_records import a_run, added
+from tests.laboratory.store_conformance.sample_records import a_run, added
 from tests.store.postgres_fixtures import looking, opened
 from tests.store.postgres_server import Server
 

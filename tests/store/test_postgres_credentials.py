@@ -10,7 +10,7 @@ import pytest
 
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreError, StoreUnavailable
-from asterism.testing.store_conformance.sample_records import a_run, ids
+from tests.laboratory.store_conformance.sample_records import a_run, ids
 from tests.store.postgres_fixtures import opened
 from tests.store.postgres_server import Server
 

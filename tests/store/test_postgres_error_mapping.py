@@ -23,7 +23,7 @@ from asterism.store.store_errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from asterism.testing.store_conformance.sample_records import a_run, a_session, added, held_by, joined, started
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, added, held_by, joined, started
 from tests.store.postgres_fixtures import connected, limited, looking, opened
 from tests.store.postgres_server import Server
 

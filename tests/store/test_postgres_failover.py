@@ -17,7 +17,7 @@ from asterism.store.postgres.commit_history import CommitHistory
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
-from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
 from tests.store.pgbouncer import PgBouncer, needs_pgbouncer
 from tests.store.postgres_cluster import Cluster
 from tests.store.postgres_fixtures import looking, opened

@@ -14,7 +14,7 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.postgres.group_commit import Job
 from asterism.store.protocol import ExpectSession, Notice, PutRegister, PutRun, Query
 from asterism.store.store_errors import Conflict, StoreBusy
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     a_run,
     a_session,
     added,

@@ -11,7 +11,7 @@ from asterism.base.clock import DRIFT, ServerClock
 from asterism.core.run.run import Progress
 from asterism.store.protocol import ExpectSession, ProgressReport, PutRun
 from asterism.store.store_errors import Conflict
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     a_run,
     a_session,
     added,

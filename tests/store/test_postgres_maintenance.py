@@ -16,7 +16,7 @@ from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.postgres.connection import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     FAR,
     a_run,
     a_session,

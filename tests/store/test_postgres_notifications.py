@@ -14,7 +14,7 @@ from asterism.store.postgres import notifications
 from asterism.store.postgres.notifications import LONGEST_PAYLOAD, payloads
 from asterism.store.protocol import ENDED, OFFERED, PutRun, for_device
 from asterism.store.watches import Watches
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     a_run,
     a_session,
     added,
@@ -32,7 +32,7 @@ COMMITS = """
 import asyncio, sys
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRun
-from asterism.testing.store_conformance.sample_records import a_run
+from tests.laboratory.store_conformance.sample_records import a_run
 
 async def main():
     store = await PostgresStore.open(sys.argv[1])

@@ -13,7 +13,7 @@ import pytest
 from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
 from tests.store.postgres_fixtures import Wire, looking, opened
 from tests.store.postgres_server import Server
 

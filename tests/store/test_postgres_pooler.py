@@ -17,8 +17,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore, notifications
 from asterism.store.postgres.connection import PooledConnection
 from asterism.store.protocol import PutRun, Query, Store
-from asterism.testing.store_conformance import ProcessOpener, SharedStoreConformance
-from asterism.testing.store_conformance.sample_records import a_run, a_session, ids, joined, offer, taking
+from tests.laboratory.store_conformance import ProcessOpener, SharedStoreConformance
+from tests.laboratory.store_conformance.sample_records import a_run, a_session, ids, joined, offer, taking
 from tests.long_tests import rest_long
 from tests.store import store_engines
 from tests.store.pgbouncer import PgBouncer, needs_pgbouncer

@@ -12,7 +12,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, CREATED
 from asterism.store.postgres import PostgresStore
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import ExpectSession, ProgressReport, PutRegister, PutRun, Query
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     a_run,
     a_session,
     added,

@@ -15,7 +15,7 @@ from asterism.store.postgres import queue as module
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreBusy
-from asterism.testing.store_conformance.sample_records import (
+from tests.laboratory.store_conformance.sample_records import (
     FLOW,
     a_run,
     a_session,

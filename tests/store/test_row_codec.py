@@ -16,7 +16,7 @@ from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreCorrupt
-from asterism.testing.store_conformance.sample_records import histories
+from tests.laboratory.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
 
 

@@ -19,8 +19,8 @@ from asterism.store.protocol import ENDED, OFFERED, PutRegister, PutRun, Query, 
 from asterism.store.sqlite import group_commit, wake_fifos
 from asterism.store.sqlite.store import SqliteStore
 from asterism.store.sqlite.wake_fifos import WakeFifos
-from asterism.testing.store_conformance.sample_records import a_run
 from tests.forked_commands import ForkedProgram
+from tests.laboratory.store_conformance.sample_records import a_run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from asterism.testing.simulator.simulation import SimulationLoop
 from asterism.testing.virtual_time import Deadlock, SimLoop, run
+from tests.laboratory.simulator.simulation import SimulationLoop
 
 
 def test_time_is_virtual_and_begins_at_zero() -> None:

@@ -38,7 +38,7 @@ The pure state machine is ``asterism.core.series``. Invariants of this room:
 - The type of an error identifies the failure. Only ``git_register`` has to read the messages of git.
 - Secrets of an address appear neither in process arguments nor in messages.
 
-To add a register, implement ``SeriesRegister``, and let ``asterism.testing.register_conformance`` test it. To add a
+To add a register, implement ``SeriesRegister``, and let ``tests.laboratory.register_conformance`` test it. To add a
 change, write a step (a pure function of a series and the time), and apply it with ``update``.
 """
 

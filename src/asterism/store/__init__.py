@@ -41,7 +41,7 @@ Invariants:
 - Stored formats are stable: a new one comes with a migration, forward only.
 
 To add a query, add a field to ``Query``, a condition to each engine, and a test to
-``asterism.testing.store_conformance``, which every engine has to pass. To add an engine, implement ``Store`` and run
+``tests.laboratory.store_conformance``, which every engine has to pass. To add an engine, implement ``Store`` and run
 that suite.
 """
 

@@ -13,7 +13,7 @@ from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.register import OutcomeUnknown, RegisterUnavailable, RevisionConflict, Snapshot
-from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
+from tests.laboratory.register_conformance import ProcessOpener, RegisterConformance
 from tests.series.github.github_fixtures import opened
 from tests.series.github.github_opener import open_at
 from tests.series.github.github_server import Faults, GitHubServer
