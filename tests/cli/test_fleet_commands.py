@@ -32,7 +32,6 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         "peer_blobs": 10 << 30,
         "notify_command": None,
         "notify_url": None,
-        "notify_plugin": None,
         "weights": {"load": 40.0, "connection": 30.0, "rank": 20.0, "capability": 10.0},
     }
     told = scene.json(
@@ -57,7 +56,6 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         "peer_blobs": 10 << 30,
         "notify_command": ["mail", "-s", "it failed", "ann"],
         "notify_url": "http://localhost/x",
-        "notify_plugin": None,
         "weights": {"load": 50.0, "connection": 30.0, "rank": 0.0, "capability": 10.0},
     }
     assert scene.json("fleet", "show") == told

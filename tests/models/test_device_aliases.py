@@ -239,7 +239,6 @@ WRITTEN = frozenset(
         "requires",
         "notify_command",
         "notify_url",
-        "notify_plugin",
         "plugin",
         "tail",
         "artifacts",

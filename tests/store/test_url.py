@@ -14,7 +14,7 @@ import pytest
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreError, StoreMissing
-from asterism.store.url import STORES, VARIABLE, default_file, open_store
+from asterism.store.url import VARIABLE, default_file, open_store
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,6 @@ async def test_without_asyncpg_the_error_says_what_to_install(monkeypatch: pytes
     for name in [name for name in sys.modules if name.startswith("asterism.store.postgres")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    monkeypatch.setattr(STORES, "_loaded", {})
     for scheme in ("postgresql", "postgres"):
         with pytest.raises(StoreMissing, match="install the extra 'postgres'"):
             await open_store(f"{scheme}://ann:secret@localhost/fleet")
@@ -144,7 +143,6 @@ async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.Monkey
         return MemoryStore()
 
     monkeypatch.setattr(PostgresStore, "open", open_it)
-    monkeypatch.setattr(STORES, "_loaded", {})
     for url in ("postgresql://ann@localhost/fleet", "postgres://localhost/fleet"):
         await open_store(url)
     assert opened == ["postgresql://ann@localhost/fleet", "postgres://localhost/fleet"]

@@ -1373,7 +1373,6 @@ class Settings(Document):
     peer_blobs: int
     notify_command: list[str] | None
     notify_url: str | None
-    notify_plugin: str | None
     weights: dict[str, float]
 
 

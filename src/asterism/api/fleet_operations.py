@@ -46,7 +46,6 @@ class ChangeSettings(Request):
         list[str] | None, Limit(max_length=1000), Doc("A command as a list of words; empty: none.")
     ] = None
     notify_url: Annotated[str | None, Limit(max_length=2000), Doc("An http(s) address; empty: none.")] = None
-    notify_plugin: Annotated[str | None, Limit(max_length=200), Doc("The name of a plug-in; empty: none.")] = None
     weights: Annotated[dict[str, float], Doc("Weights of parts of the score; the others stay.")] = field(
         default_factory=dict
     )

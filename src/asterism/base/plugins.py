@@ -1,8 +1,7 @@
 """Plug-ins: what other packages add to this one by name, through entry points.
 
-There are four kinds, each with a ``Registry``: actions (``asterism.actions``), stores (``asterism.stores``), editors
-(``asterism.editors``) and notifiers (``asterism.notifiers``). What this package has itself is in the same registries,
-so that it comes through the same door; no package replaces it.
+A ``Registry`` holds those of one group, such as the kinds of actions (``asterism.actions``). What this package has
+itself is in the same registry, so that it comes through the same door; no package replaces it.
 
 Installed packages are searched only for a name that is not built in, and a plug-in is imported when it is first used.
 One that cannot be imported is an error for its users alone.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.plugins import PluginProblem, Registry
 from asterism.base.private_file import config_folder
 from asterism.base.text import clean
 from asterism.cli.cli_context import options
@@ -254,10 +253,6 @@ def editor_terms(path: str | None, edit_on: Any, option_values: dict[str, Any]) 
     return {"editor": load_editor(path), "edit_on": edit_on or "all"}
 
 
-EDITORS: Registry[Any] = Registry("asterism.editors", {})
-"""The editors that plug-ins add: functions or ``Editor`` objects, as in ``package.module:function``."""
-
-
 def load_editor(path: str | None) -> Any:
     """The editor function that ``--editor`` names; None if it is left out."""
     from asterism.execution import function_calls
@@ -265,11 +260,7 @@ def load_editor(path: str | None) -> Any:
     if path is None:
         return None
     if ":" not in path:
-        try:
-            return EDITORS.load(path)
-        except PluginProblem as error:
-            valid = "package.module:function, 'outside', 'model' or the name of a plug-in"
-            raise click.UsageError(f"--editor must be {valid}, not {path!r}: {clean(str(error))}.") from None
+        raise click.UsageError(f"--editor must be package.module:function, 'outside' or 'model', not {clean(path)!r}.")
     try:
         return function_calls.load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything

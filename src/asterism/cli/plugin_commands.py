@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PluginLine:
     """A plug-in as it is listed. ``secrets`` are the variables that it reads, ``starts_processes`` and
-    ``uses_network`` what it declares: null for what declares nothing, such as an editor. ``schema`` is the JSON Schema
-    of the work of an action. ``error`` says why it cannot be used, ``unavailable`` what this machine lacks."""
+    ``uses_network`` what it declares. ``schema`` is the JSON Schema of its work. ``error`` says why it cannot be used,
+    ``unavailable`` what this machine lacks."""
 
     name: str
-    kind: str
     package: str
     version: str
     value: str
@@ -42,38 +41,29 @@ class PluginLine:
 def plugins(store: str | None, as_json: bool) -> int:
     """List the plug-ins of this machine, and what each may do.
 
-    A plug-in is part of an installed package and adds a kind of action, a store, an editor or a notifier. To tell what
-    each declares, this imports all of them."""
+    A plug-in is part of an installed package and adds a kind of action. To tell what each declares, this imports all of
+    them."""
     refuse_server(store, "Plug-ins are those of a machine: use the command there, with --store sqlite:///file.db.")
     lines = list(_lines())
     return Answer([asdict(line) for line in lines], lambda width: _table(lines, width)).print(as_json)
 
 
-def _registries() -> dict[str, Registry[Any]]:
-    from asterism.cli.editor_options import EDITORS
-    from asterism.execution.actions import ACTIONS
-    from asterism.fleet.notifiers import NOTIFIERS
-    from asterism.store.url import STORES
-
-    return {"action": ACTIONS, "store": STORES, "editor": EDITORS, "notifier": NOTIFIERS}
-
-
 def _lines() -> Iterator[PluginLine]:
-    for kind, registry in _registries().items():
-        for plugin in registry:
-            yield _line(kind, plugin, registry)
+    from asterism.execution.actions import ACTIONS
+
+    for plugin in ACTIONS:
+        yield _line(plugin, ACTIONS)
 
 
-def _line(kind: str, plugin: Plugin, registry: Registry[Any]) -> PluginLine:
+def _line(plugin: Plugin, registry: Registry[Any]) -> PluginLine:
     place = (plugin.package, plugin.version, plugin.value, plugin.place, plugin.built_in)
     if not registry.is_used(plugin):
         taken = "of this package" if plugin.name in registry.built_in else "of another package"
-        return PluginLine(plugin.name, kind, *place, error=f"not used: a plug-in {taken} has its name")
+        return PluginLine(plugin.name, *place, error=f"not used: a plug-in {taken} has its name")
     try:
-        found = plugin.load() if kind != "action" else registry.load(plugin.name)
-        return PluginLine(plugin.name, kind, *place, **(_action(found) if kind == "action" else {}))
+        return PluginLine(plugin.name, *place, **_action(registry.load(plugin.name)))
     except (Exception, SystemExit) as error:  # foreign code, which may raise anything
-        return PluginLine(plugin.name, kind, *place, error=str(error))
+        return PluginLine(plugin.name, *place, error=str(error))
 
 
 def _action(found: Any) -> dict[str, Any]:
@@ -95,7 +85,6 @@ def _table(lines: list[PluginLine], width: int | None) -> Iterable[Text]:
 
     columns: dict[Column, Callable[[PluginLine], Cell]] = {
         Column("PLUG-IN", least=8, name=True): lambda line: line.name,
-        Column("KIND"): lambda line: line.kind,
         Column("PACKAGE", least=10): lambda line: f"{line.package} {line.version}",
         Column("MAY", least=10): _may,
         Column("FROM", least=10, needed=False): lambda line: line.place,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from asterism.base.clock import Clock
@@ -22,7 +22,7 @@ from asterism.core.json_values import JsonObject
 from asterism.execution.processes import Commands
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.notifiers import Delivery, notify
+from asterism.fleet.notifiers import Delivery, notify_command, notify_url
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.role_lease import LONGEST_LEASE, RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE, Settings
@@ -218,20 +218,18 @@ class Notifier:
         """Deliver one notice to all that the settings name. Returns whether all of it succeeded."""
         mask = environment_mask((), self._policy.holds_secret)
         deliveries = [
-            _deliver_to(receiver, notify(name, Delivery(notice, target, self._policy, mask, self._commands)), mask)
-            for name, target, receiver in _receivers(settings)
+            _deliver_to(receiver, notify(Delivery(notice, target, self._policy, mask, self._commands)), mask)
+            for notify, target, receiver in _receivers(settings)
         ]
         return all(await asyncio.gather(*deliveries))
 
 
-def _receivers(settings: Settings) -> Iterator[tuple[str, Any, str]]:
+def _receivers(settings: Settings) -> Iterator[tuple[Callable[[Delivery], Coroutine[Any, Any, None]], Any, str]]:
     """The notifiers that the settings name, what each gets, and what it is called in the log."""
     if settings.notify_command is not None:
-        yield "command", settings.notify_command, f"the command {settings.notify_command[0]}"
+        yield notify_command, settings.notify_command, f"the command {settings.notify_command[0]}"
     if settings.notify_url is not None:
-        yield "url", settings.notify_url, "the notification address"
-    if settings.notify_plugin is not None:
-        yield settings.notify_plugin, None, f"the plug-in {settings.notify_plugin!r}"
+        yield notify_url, settings.notify_url, "the notification address"
 
 
 async def _deliver_to(receiver: str, delivery: Coroutine[Any, Any, Any], mask: Mask) -> bool:

@@ -1,7 +1,7 @@
 """Notifiers: what delivers a notice to people. Each is an async function of a ``Delivery``.
 
-``command`` and ``url`` are those of this package; another is a plug-in (``base/plugins.py``), which the setting
-``notify_plugin`` names. The device policy of the device that delivers judges all of them.
+The settings ``notify_command`` and ``notify_url`` name the targets. The device policy of the device that delivers
+judges them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.base.plugins import Registry
 from asterism.base.secret_mask import Mask
 from asterism.core.json_values import JsonObject
 from asterism.execution.processes import Commands
@@ -55,16 +53,3 @@ async def notify_url(delivery: Delivery) -> None:
     """Post the notice to an address. Raises as ``request`` does."""
     post = {"url": delivery.target, "method": "POST", "json": delivery.notice}
     await request(post, {}, delivery.policy, delivery.mask)
-
-
-NOTIFIERS: Registry[Callable[[Delivery], Awaitable[None]]] = Registry(
-    "asterism.notifiers", {"command": f"{__name__}:notify_command", "url": f"{__name__}:notify_url"}
-)
-"""What delivers a notice, by name."""
-
-
-async def notify(name: str, delivery: Delivery) -> None:
-    """Deliver a notice. Raises PluginProblem, PolicyForbids, and what the notifier raises."""
-    if name not in NOTIFIERS.built_in:
-        delivery.policy.plugin_named(name)  # before it is imported
-    await NOTIFIERS.load(name)(delivery)

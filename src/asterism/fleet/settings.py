@@ -58,7 +58,6 @@ class Settings:
     ``peer_blobs``      how many bytes of blobs each peer may store here
     ``notify_command``  a command (a list of words) that gets every notice for people on its standard input
     ``notify_url``      an address that gets every notice for people as a POST request
-    ``notify_plugin``   the name of a plug-in that gets every notice for people
     ``weights``         how much the parts of a device's score count
     """
 
@@ -78,7 +77,6 @@ class Settings:
     peer_blobs: int = 10 * 1024 * 1024 * 1024
     notify_command: tuple[str, ...] | None = None
     notify_url: str | None = None
-    notify_plugin: str | None = None
     weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
@@ -91,8 +89,6 @@ class Settings:
             raise InvalidSettings(f"notify_command must be a list of words, not {words!r}")
         if self.notify_url is not None and not str(self.notify_url).startswith(("http://", "https://")):
             raise InvalidSettings(f"notify_url must be an http(s) address, not {masked_url(str(self.notify_url))!r}")
-        if self.notify_plugin is not None and not str(self.notify_plugin).replace("-", "_").isidentifier():
-            raise InvalidSettings(f"notify_plugin must be the name of a plug-in, not {self.notify_plugin!r}")
         problem = None if self.artifacts is None else artifact_place.place_problem(str(self.artifacts))
         if problem is not None:
             raise InvalidSettings(problem)
@@ -104,7 +100,7 @@ class Settings:
     @property
     def notifies(self) -> bool:
         """Whether notices are delivered to a command, an address or a plug-in."""
-        return any(to is not None for to in (self.notify_command, self.notify_url, self.notify_plugin))
+        return any(to is not None for to in (self.notify_command, self.notify_url))
 
     @property
     def value_limit(self) -> SizeLimit:

@@ -8,9 +8,6 @@
 ``memory:``                           this process only, until it ends
 ====================================  ===================================================================
 
-Another scheme is the name of a plug-in (``base/plugins.py``): an async function of the URL and ``create``, which
-returns a ``Store`` or raises StoreError.
-
 Without a URL, the environment variable ``ASTERISM_STORE`` names the store; without that, it is a file in the user's
 data directory.
 """
@@ -21,10 +18,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
-from asterism.base.plugins import PluginProblem, Registry
 from asterism.base.text import masked_url
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
@@ -56,16 +52,14 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
         raise StoreError(
             f"{shown!r} is not the address of a store: {FORMS}; for a file of this name write sqlite:///{shown}"
         )
-    if scheme.lower() == "sqlite":
-        return await open_sqlite(named, create=create)
-    try:
-        if STORES.find(scheme.lower()) is None:
-            raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")  # the rest may contain a password
-        # in a thread: the import of a driver takes a tenth of a second
-        opened = (await asyncio.to_thread(STORES.load, scheme.lower()))(named, create=create)
-    except PluginProblem as error:
-        raise StoreError(str(error)) from error
-    return await opened
+    match scheme.lower():
+        case "sqlite":
+            return await SqliteStore.open(_file_of(named, named.partition(":")[2]), create=create)
+        case "postgresql" | "postgres":
+            return await _open_postgres(named, create=create)
+        case "memory":
+            return _open_memory(named)
+    raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")  # the rest may contain a password
 
 
 def default_file(
@@ -111,31 +105,16 @@ def _file_of(url: str, rest: str) -> str:
     return os.path.expanduser(path)
 
 
-async def open_sqlite(url: str, *, create: bool) -> Store:
-    return await SqliteStore.open(_file_of(url, url.partition(":")[2]), create=create)
+async def _open_postgres(url: str, *, create: bool) -> Store:
+    # in a thread: the import of the driver takes a tenth of a second
+    module = await asyncio.to_thread(import_module, "asterism.store.postgres")
+    store: Store = await module.PostgresStore.open(url, create=create)
+    return store
 
 
-async def open_memory(url: str, *, create: bool) -> Store:
+def _open_memory(url: str) -> Store:
     if url.partition(":")[2].strip("/"):
         raise StoreError(f"a store in memory has no name: write memory: instead of {masked_url(url)!r}")
     from asterism.store.memory import MemoryStore
 
     return MemoryStore()
-
-
-class OpenStore(Protocol):
-    """Opens a store of one scheme. Raises as ``open_store`` does."""
-
-    async def __call__(self, url: str, /, *, create: bool) -> Store: ...
-
-
-STORES: Registry[OpenStore] = Registry(
-    "asterism.stores",
-    {
-        "sqlite": f"{__name__}:open_sqlite",
-        "postgresql": "asterism.store.postgres:PostgresStore.open",
-        "postgres": "asterism.store.postgres:PostgresStore.open",
-        "memory": f"{__name__}:open_memory",
-    },
-)
-"""What opens a store, by the scheme of its URL."""

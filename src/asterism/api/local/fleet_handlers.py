@@ -52,7 +52,7 @@ async def change_settings(system: LocalSystem, request: declared.ChangeSettings)
     changes = {
         name: value for name, value in vars(request).items() if name != "reason" and value is not None and value != {}
     }
-    for name in ("notify_command", "notify_url", "notify_plugin", "artifacts"):
+    for name in ("notify_command", "notify_url", "artifacts"):
         if name in changes:
             changes[name] = changes[name] or None
     settings = await system.fleet.configure(**changes)

@@ -315,7 +315,7 @@ async def approval_documents(
     if not edits:
         return []
     settings, mask = await fleet.settings(), PlanMask(record.plan)
-    told = {"command": settings.notify_command, "url": settings.notify_url, "plugin": settings.notify_plugin}
+    told = {"command": settings.notify_command, "url": settings.notify_url}
     receivers = [name for name, receiver in told.items() if receiver is not None]
     return [
         read_record(

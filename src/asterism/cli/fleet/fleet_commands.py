@@ -78,7 +78,6 @@ async def show(system: System) -> Answer:
     type=words,
 )
 @option("--notify-url URL", "A URL to POST each notice to; '' for none.")
-@option("--notify-plugin NAME", "A plug-in that gets each notice, on the coordinator; '' for none.")
 @option(
     "--weight NAME=NUMBER",
     "Weight of a part of the score: load, connection, rank, capability.",

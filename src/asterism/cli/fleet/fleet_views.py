@@ -204,7 +204,6 @@ def settings_lines(settings: documents.Settings, width: int | None = None) -> li
         "peer_blobs": f"each peer may store {format_size(settings.peer_blobs)} of large inputs and outputs here",
         "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
         "notify_url": settings.notify_url or "none",
-        "notify_plugin": settings.notify_plugin or "none",
         "weights": weights,
     }
     return fact_lines(facts)
