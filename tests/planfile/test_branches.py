@@ -13,7 +13,7 @@ from asterism.base import expressions
 from asterism.base.yaml_lines import Mistake
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.planfile import examine
-from asterism.planfile.branches import MAX_CONDITIONS, Terms, always_skipped
+from asterism.planfile.branches import Terms, always_skipped
 
 
 def warnings(text: str) -> list[Mistake]:
@@ -46,45 +46,10 @@ def test_join_any_mends_it() -> None:
 
 @pytest.mark.parametrize(
     ("first", "other"),
-    [
-        ("result.ok == true", "result.ok == false"),
-        ("result.ok", "!(result.ok)"),
-        ("!!result.ok", "!result.ok"),
-        ("result.ok != false", "!result.ok"),
-        ('result.kind == "a"', 'result.kind == "b"'),
-        ('result.kind == "a"', 'result.kind != "a"'),
-        ("result.n > 5", "result.n <= 5"),
-        ("result.n > 5", "result.n < 3"),
-        ("result.n >= 5", "result.n == 3"),
-        ("result.n == 3", "result.n > 3"),
-        ("result.n < result.m", "result.n > result.m"),
-        ("result.a && result.n > 5", "result.n <= 5 && result.b"),
-        ('status == "failed"', 'status == "completed"'),
-    ],
+    [("result.n > 5", "result.n <= 5"), ("result.a", "!result.b"), ("result.a || result.b", "!result.a || result.b")],
 )
-def test_conditions_that_exclude_each_other(first: str, other: str) -> None:
-    first, other = first.replace("'", "''"), other.replace("'", "''")
-    assert len(warnings(CHOICE.format(first, other, ""))) == 1
-    assert len(warnings(CHOICE.format(other, first, ""))) == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "other"),
-    [
-        ("result.ok", "result.ok"),
-        ("result.a", "!result.b"),
-        ("result.n > 5", "result.n > 7"),
-        ("result.n >= 5", "result.n <= 5"),
-        ("result.n != 1", "result.n != 2"),
-        ("result.n < 5", "result.n != 7"),
-        ("result.a || result.b", "!result.a"),
-        ("result.n > 5", "result.m <= 5"),
-        ("result.n > 5", 'result.n == "x"'),
-    ],
-)
-def test_conditions_that_may_hold_together(first: str, other: str) -> None:
+def test_other_conditions_are_not_compared(first: str, other: str) -> None:
     assert warnings(CHOICE.format(first, other, "")) == []
-    assert warnings(CHOICE.format(other, first, "")) == []
 
 
 def test_success_and_failure_of_one_task_exclude_each_other() -> None:
@@ -118,16 +83,25 @@ def test_what_both_branches_need_is_needed_below_a_join_of_any() -> None:
     assert [mistake.text.partition(":")[0] for mistake in reported] == ["task 'both'"]
 
 
-def test_a_plan_with_very_many_conditions_is_not_examined() -> None:
-    names = [f"t{number}" for number in range(MAX_CONDITIONS + 1)]
+def test_a_large_plan_is_examined() -> None:
     edges: dict[str, dict[str, Terms]] = {"check": {}}
-    edges |= {name: {"check": ("success", f"result.n == {number}")} for number, name in enumerate(names)}
-    edges["join"] = {names[0]: ("success", None), names[1]: ("success", None)}
-    assert list(always_skipped(list(edges), edges, frozenset())) == []
+    for number in range(5000):
+        on = "failure" if number % 2 else "success"
+        edges[f"t{number}"] = {"check" if number < 2 else f"t{number - 2}": (on if number < 2 else "success", None)}
+    edges["join"] = {"t4998": ("success", None), "t4999": ("success", None)}
+    assert [task for task, _ in always_skipped(list(edges), edges, frozenset())] == ["join"]
 
 
 TERMS: list[Terms] = [("success", None), ("failure", None), ("completion", None)]
-CONDITIONS = ["result > 2", "result <= 2", "!(result > 2)", "result == 1", "result == 3", "result > 1 && result < 3"]
+CONDITIONS = [
+    "result > 2",
+    "!result > 2",
+    "(result > 2)",
+    "!(result > 2)",
+    "result == 1",
+    "result == 3",
+    "result > 1 && result < 3",
+]
 CONDITIONS += ["result != 1", "result >= 3 || result == 0", "result < 2", 'status == "completed"']
 TERMS += [("success", condition) for condition in CONDITIONS]
 
