@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +17,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, group_commit
-from asterism.testing import store_conformance
+from tests.laboratory import store_conformance
 from tests.laboratory.store_conformance import (
     ProcessOpener,
     SharedStoreConformance,
@@ -256,27 +254,3 @@ def test_assertions_of_every_module_of_the_suite_are_rewritten() -> None:
     folder = Path(str(store_conformance.__file__)).parent
     modules = {path.stem for path in folder.glob("*_tests.py")}
     assert {*modules, "sample_records"} == set(store_conformance._TESTS)
-
-
-def test_without_hypothesis_the_suite_says_what_to_install() -> None:
-    program = "import sys; sys.modules['hypothesis'] = None; import tests.laboratory.store_conformance"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "ImportError: tests.laboratory.store_conformance needs hypothesis and pytest" in ended.stderr
-
-
-def test_the_suite_can_be_used_without_pytest() -> None:
-    program = """if True:
-        import sys
-        sys.modules["pytest"] = None
-        from asterism.store.memory import MemoryStore
-        from tests.laboratory.store_conformance import StoreConformance
-
-        class Mine(StoreConformance):
-            async def open_store(self):
-                return MemoryStore()
-
-        Mine().test_every_kind_of_write_happens_in_one_batch()
-    """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
