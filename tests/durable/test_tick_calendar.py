@@ -48,6 +48,32 @@ async def test_each_tick_has_the_state_of_its_plan_and_gaps_are_there(stage: Sta
     ]
 
 
+async def test_missed_ticks_are_due_as_long_as_they_will_be_caught_up(stage: Stage) -> None:
+    await added(stage, chain("a"), catch_up="all")
+    day = "1970-01-12T14:00", "1970-01-12T16:00"
+    await asyncio.sleep(3 * 3600)
+    assert [state for _, state in await listed(stage, *day)] == ["due", "due", "due"]
+    await added(stage, chain("a"), catch_up="last", replace=True)
+    await asyncio.sleep(3 * 3600)
+    assert [state for _, state in await listed(stage, "1970-01-12T17:00", "1970-01-12T19:00")] == [
+        "missed",
+        "missed",
+        "due",
+    ]
+    await stage.fleet().schedules.pause("nightly")
+    assert [state for _, state in await listed(stage, "1970-01-12T17:00", "1970-01-12T19:00")] == ["missed"] * 3
+
+
+async def test_ticks_beyond_those_that_are_caught_up_are_marked_as_missed(stage: Stage) -> None:
+    await added(stage, chain("a"), cron=None, every=60, catch_up="all")
+    await asyncio.sleep(3 * 3600)
+    for _ in range(6):
+        await SchedulePass(stage.fleet()).run_pass()
+    shown = await listed(stage, "1970-01-12T13:47", "1970-01-12T16:47")
+    assert Counter(state for _, state in shown) == {"missed": 80, "waiting": 100}
+    assert [state for _, state in shown] == ["missed"] * 80 + ["waiting"] * 100
+
+
 async def test_plans_of_a_backfill_with_other_times_are_ticks_too(stage: Stage) -> None:
     await added(stage)
     begun = {"every": 1800, "parallel": 5}

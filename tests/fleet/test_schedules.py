@@ -152,7 +152,37 @@ async def test_catch_up_after_an_absence(stage: Stage, catch_up: str, runs: int,
     missed = [entry.number for entry in await stage.person.schedules.history("nightly") if entry.outcome == "missed"]
     assert missed == ([12 - runs] if runs < 12 else [])
     notices = [notice.message for notice in await stage.notices("schedule")]
-    assert notices == (["schedule nightly: 12 missed ticks were not created"] if catch_up == "none" else [])
+    dropped = [f"schedule nightly: {12 - runs} missed ticks were not created"]
+    assert notices == (dropped if catch_up != "all" else [])
+
+
+async def test_catching_up_queues_and_drops_no_tick(stage: Stage) -> None:
+    assert (await added(stage, every=300, catch_up="all")).overlap == "queue"
+    await asyncio.sleep(HOUR + 100.0)
+    await watch(stage.monitor(), 30.0)
+    assert (await outcomes(stage), len(await runs_of(stage))) == (["created"] * 12, 12)
+
+
+@pytest.mark.parametrize(("overlap", "which"), [("skip", "the first"), ("replace", "the last")])
+async def test_an_overlap_that_would_drop_missed_ticks_is_refused(stage: Stage, overlap: str, which: str) -> None:
+    with pytest.raises(InvalidSchedule, match=f"{overlap} would drop the missed ticks but {which}: use queue, or"):
+        await added(stage, catch_up="all", overlap=overlap)
+
+
+async def test_a_tick_that_finds_no_room_in_the_queue_is_a_notice(stage: Stage) -> None:
+    await added(stage, every=10, catch_up="all")
+    await asyncio.sleep(HOUR)
+    monitor = stage.monitor()
+    await watch(monitor, 5.0, every=0.5)
+    assert len(await runs_of(stage)) == 100
+    await asyncio.sleep(10.0)
+    await monitor.run_pass()
+    missed, *_, skipped = await stage.person.schedules.history("nightly")
+    assert (missed.outcome, missed.why, skipped.outcome) == ("missed", "and older ones", "skipped")
+    assert [notice.message.partition(": ")[2] for notice in await stage.notices("schedule")] == [
+        "1 or more missed ticks were not created",
+        "tick 19700112T144650Z was skipped: 100 earlier ones have not ended, and more may not wait",
+    ]
 
 
 async def test_catching_up_is_spread_over_passes(stage: Stage) -> None:

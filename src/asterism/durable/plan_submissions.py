@@ -238,7 +238,9 @@ async def read_ticks(
         works = await _runs(fleet.store, schedule, numbers)
     # both lists are cut at the same length, so the first of the two together are complete
     together = sorted({*numbers, *works})
-    known = Calendar(schedule, await fleet.schedules.history(schedule.name), fleet.store.clock())
+    now = fleet.store.clock()
+    due = None if schedule.paused is not None else ticks.due_tick(schedule, now, ticks_of(schedule))
+    known = Calendar(schedule, await fleet.schedules.history(schedule.name), now, due and due.tick)
     return [known.tick(tick, works.get(tick)) for tick in together[:limit]], len(together) > limit
 
 

@@ -154,7 +154,7 @@ class Ledger:
             raise RunRefused(before.id, "a peer decides about it: do this in the store of the peer", before.story)
         return PutRun(after, before.revision)
 
-    async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister] = ()) -> Run:
+    async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister | Notice] = ()) -> Run:
         """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
         run if the key is taken. ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
         attempted = False
@@ -229,10 +229,10 @@ class Ledger:
                     return False
         return True
 
-    async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister]) -> Run | None:
+    async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister | Notice]) -> Run | None:
         """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
         answer was lost. None if there is no such run (any more)."""
-        if any(conflict.concerns("register", write.key) for write in beside):
+        if any(conflict.concerns("register", write.key) for write in beside if isinstance(write, PutRegister)):
             written = await self.store.run(run.id)
             if written is None:
                 raise Overtaken(f"another process has changed the {conflict.what}")

@@ -43,6 +43,7 @@ from asterism.core.schedule.ticks import (
     CREATED,
     EXISTS,
     FAILED,
+    MISSED,
     MOST_OPEN,
     SKIPPED,
     NextTick,
@@ -206,6 +207,24 @@ def event_text(event: SentEvent) -> str:
     return f"event {event.number} {event.name!r}"
 
 
+def _dropped(schedule: Schedule, entry: TickEntry) -> str | None:
+    """What a notice says about ticks for which nothing was created; None for a tick that the schedule wants to be
+    skipped while earlier work is open."""
+    if entry.outcome == MISSED:
+        more = " or more" if entry.why else ""
+        return f"{entry.number}{more} missed {'tick was' if entry.number == 1 and not more else 'ticks were'} not created"
+    if entry.outcome == FAILED:
+        return f"nothing was created: {entry.why}"
+    if entry.outcome == SKIPPED and entry.tick is not None and _keeps_ticks(schedule):
+        return f"tick {tick_text(entry.tick)} was skipped: {entry.why}"
+    return None
+
+
+def _keeps_ticks(schedule: Schedule) -> bool:
+    """Whether each tick of a schedule is to have its work, late or not."""
+    return schedule.catch_up == "all" or schedule.overlap in ("queue", "allow")
+
+
 class ScheduledWork:
     """Creates the work of schedules, and follows it until its end."""
 
@@ -325,10 +344,9 @@ class ScheduledWork:
         self, stored: StoredSchedule, after: Schedule, tick: int | None, before: Sequence[TickEntry], error: Exception
     ) -> None:
         """Record that the work of a tick could not be created."""
-        now = self._store.clock()
-        entry = TickEntry(now, tick, FAILED, None, str(error))
-        message = f"schedule {stored.schedule.name}: nothing was created: {error}"
-        await self.record(stored, after, [*before, entry], Notice(now, "schedule", message))
+        await self.record(
+            stored, after, [*before, TickEntry(self._store.clock(), tick, FAILED, None, str(error))]
+        )
 
     async def record(
         self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry] = (), *further: Write
@@ -341,13 +359,15 @@ class ScheduledWork:
 
     async def _writes(
         self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry]
-    ) -> Sequence[PutRegister]:
+    ) -> Sequence[PutRegister | Notice]:
         name = stored.schedule.name
         put = PutRegister(schedule_key(name), after.to_json(), stored.revision)
         if not entries:
             return [put]
         history = await read_slot(self._store, history_key(name))
-        return [put, history.put(with_entries(history.value, entries))]
+        texts = [_dropped(stored.schedule, entry) for entry in entries]
+        notices = [Notice(self._store.clock(), "schedule", f"schedule {name}: {text}") for text in texts if text]
+        return [put, history.put(with_entries(history.value, entries)), *notices]
 
     async def cancel_replaced(self, stored: StoredSchedule) -> StoredSchedule:
         """Cancel the work that later ticks have replaced. Raises Overtaken."""
@@ -494,9 +514,7 @@ class SchedulePass:
             return await self._work.record(stored, schedule)
         after, missed = decided(schedule, due, next_tick), entries_of(due, now)
         if due.tick is None:
-            more = " or more" if due.more else ""
-            message = f"schedule {schedule.name}: {len(due.missed)}{more} missed ticks were not created"
-            return await self._work.record(stored, after, missed, Notice(now, "schedule", message))
+            return await self._work.record(stored, after, missed)
         try:
             await self._work.create(stored, after, due.tick, missed)
         except (StoreError, Overtaken, InvalidSchedule):

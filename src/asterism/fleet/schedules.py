@@ -112,7 +112,8 @@ class Schedules:
         :param every: an interval in whole seconds, instead of ``cron``.
         :param on_event: the name of the events, such as ``payment/*``, that create a plan each, instead of times.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
-        :param overlap: if work is open: ``skip`` (default for ticks), ``queue`` (for events), ``replace`` or ``allow``.
+        :param overlap: if work is open: ``skip`` (default), ``queue`` (default for events and if ``catch_up`` is
+            ``all``), ``replace`` or ``allow``.
         :param parallel: how much work may be open before ``overlap`` counts.
         :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
         :param after_previous: ``success``: the plan of a tick waits until that of the tick before has completed.
@@ -123,13 +124,14 @@ class Schedules:
         """
         now = self._store.clock()
         options: dict[str, Any] = {"cron": cron, "every": every, "timezone": timezone, "jitter": jitter}
-        overlap = overlap or ("skip" if on_event is None else "queue")
+        overlap = overlap or ("skip" if on_event is None and catch_up != "all" else "queue")
         options |= {"catch_up": catch_up, "overlap": overlap, "priority": priority, "device": device}
         options |= {"on_event": on_event, "parallel": parallel}
         options |= {"after_previous": after_previous, "late_after": late_after}
         options |= {"workflow": workflow, "plan": None if plan is None else plan.id, "created_by": self._fleet.by}
         schedule = Schedule(name, input=await self._checked_input(name, input), start=int(now), **options)
         self._check_fires(schedule, now)
+        self._check_keeps_ticks(schedule, plan)
         document = None if plan is None else await self._document(name, plan, plan_text, file, policy, params)
         if document is None:
             await self._fleet.workflows.latest(workflow or "")
@@ -165,6 +167,18 @@ class Schedules:
         if size > most:
             raise TooLarge(f"{what} has {size:,} bytes; a schedule keeps {most:,} at most: put it into a file")
         return value
+
+    def _check_keeps_ticks(self, schedule: Schedule, plan: Constellation | None) -> None:
+        """Raises InvalidSchedule if missed ticks are to be caught up, and an overlap policy would drop them."""
+        if schedule.catch_up != "all" or schedule.on_event is not None:
+            return
+        in_file = None if plan is None or plan.overlap is None else plan.overlap[0]
+        for whose, policy in (("overlap", schedule.overlap), ("`overlap` of the plan file", in_file)):
+            if policy in ("skip", "replace"):
+                raise InvalidSchedule(
+                    f"schedule {schedule.name!r}: with catch-up all, {whose} {policy} would drop the missed ticks but "
+                    f"{'the first' if policy == 'skip' else 'the last'}: use queue, or catch-up last"
+                )
 
     def _check_fires(self, schedule: Schedule, now: float) -> None:
         if schedule.cron is None:

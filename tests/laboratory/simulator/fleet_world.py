@@ -455,12 +455,13 @@ class ScheduleWorld(FleetWorld):
             every, overlap = chance.randint(4, 20), chance.choice(OVERLAP)
             alone = overlap in ("skip", "replace")  # else hundreds of runs may wait when the faults are over
             seconds = chance.choice([2.0, 15.0]) if alone else 0.1
+            catch_up = chance.choice(["none", "last", "last", "all"] if every > 10 else ["none", "last"])
             await self._person.schedules.add(
                 name,
                 workflow="ticked",
                 input={"steps": 1, "seconds": seconds, "fails": 0.0},
                 every=every,
-                catch_up=chance.choice(["none", "last", "last", "all"] if every > 10 else ["none", "last"]),
+                catch_up="last" if alone and catch_up == "all" else catch_up,
                 overlap=overlap,
                 jitter=chance.choice([0.0, 3.0]),
             )

@@ -61,7 +61,7 @@ def schedule() -> None:
 @choice_option("--catch-up", "Which missed ticks to create when a coordinator is back.", CATCH_UP, default="last")
 @choice_option(
     "--overlap",
-    "What to do with a tick while earlier work has not ended; default: skip, with --on-event queue.",
+    "What to do with a tick while earlier work has not ended; default: skip, with --on-event or --catch-up all queue.",
     OVERLAP,
 )
 @number_option("--parallel", 1, least=1, most=100, help="How many may be at work at once before --overlap counts.")
@@ -203,7 +203,7 @@ async def next_(system: System, name: str, number: int) -> Answer:
 
 
 @schedule.command()
-@number_option("--limit", 20, least=1, most=100, help="How many ticks at most; the store keeps 100.")
+@number_option("--limit", 20, least=1, most=200, help="How many ticks at most; the store keeps 200.")
 async def history(system: System, name: str, limit: int) -> Answer:
     """List the latest ticks of a schedule, newest last."""
     details = await system.show_schedule(name, 0)

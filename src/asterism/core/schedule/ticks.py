@@ -43,8 +43,8 @@ MOST_CAUGHT_UP = 100
 MOST_OPEN = 100
 """How many runs or plans of one schedule are remembered as open; for a queue, and for plans, more are not created."""
 
-HISTORY_LENGTH = 100
-"""How many entries the history of a schedule keeps."""
+HISTORY_LENGTH = 2 * MOST_CAUGHT_UP
+"""How many entries the history of a schedule keeps: what was missed must not be forgotten for what is caught up."""
 
 CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
 
@@ -144,7 +144,7 @@ def rewound(schedule: Schedule, now: float, next_tick: NextTick) -> Schedule:
 
 def due_tick(schedule: Schedule, now: float, next_tick: NextTick) -> DueTick | None:
     """The next tick to decide, by the catch-up policy; None if none is due."""
-    ticks, more = recent_ticks(schedule.after, now, MOST_CAUGHT_UP, next_tick)
+    ticks, more = recent_ticks(schedule.after, now, MOST_CAUGHT_UP + 1, next_tick)
     fires = [fires_at(schedule, tick, _following(ticks, place, next_tick)) for place, tick in enumerate(ticks)]
     if fires and fires[-1] > now:
         del ticks[-1], fires[-1]
@@ -152,7 +152,7 @@ def due_tick(schedule: Schedule, now: float, next_tick: NextTick) -> DueTick | N
         return None
     on_time = [tick for tick, at in zip(ticks, fires, strict=True) if now - at <= LATE]
     if schedule.catch_up == "all":
-        chosen = ticks
+        chosen = ticks[-MOST_CAUGHT_UP:]
     elif schedule.catch_up == "last":
         chosen = on_time or ticks[-1:]
     else:
@@ -268,10 +268,13 @@ class CalendarTick(NamedTuple):
 
 
 class Calendar:
-    """What is known of the ticks of a schedule at one moment. ``history`` is that of the schedule, oldest first."""
+    """What is known of the ticks of a schedule at one moment. ``history`` is that of the schedule, oldest first, and
+    ``caught_up`` the first of the missed ticks that are still to be created; None if there is none."""
 
-    def __init__(self, schedule: Schedule, history: Sequence[TickEntry], now: float) -> None:
-        self._schedule, self._now = schedule, now
+    def __init__(
+        self, schedule: Schedule, history: Sequence[TickEntry], now: float, caught_up: int | None = None
+    ) -> None:
+        self._schedule, self._now, self._caught_up = schedule, now, caught_up
         self._entries: Mapping[int, TickEntry] = {entry.tick: entry for entry in history if entry.tick is not None}
         forgets = len(history) >= HISTORY_LENGTH and bool(self._entries)
         self._known_from = max(schedule.start, min(self._entries)) if forgets else schedule.start
@@ -295,6 +298,8 @@ class Calendar:
             return entry.outcome, entry.why
         if tick > schedule.after and tick + schedule.jitter + LATE > self._now:
             return DUE, ""
+        if tick > schedule.after and self._caught_up is not None and tick >= self._caught_up:
+            return DUE, "it was missed, and is created when a coordinator is back"
         if tick < self._known_from:
             return NONE, ""
         if tick > schedule.after and schedule.paused is not None:
