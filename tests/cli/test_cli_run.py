@@ -302,13 +302,32 @@ def test_no_more_than_asked_for_runs_at_once(tmp_path: Path) -> None:
     assert most == 1
 
 
-def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tmp_path: Path) -> None:
+def test_a_task_that_no_device_can_ever_take_is_named_and_fails_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
-    result = asterism("run", path, "--no-device-timeout", "0")
+    result = asterism("run", path)
     assert result.exit_code == 1
     assert "warning: task 'a': needs a device with gpu, but no listed device has it" in result.stderr
     assert "a: no device with 'gpu' has joined" in result.stdout
-    assert "a failed: no device with 'gpu' became available within 0 s" in result.stdout
+    assert "a failed: no device with 'gpu' is there, and none is waited for" in result.stdout
+
+
+def test_concurrency_is_the_number_of_slots_here_or_what_limits_them_is_named(tmp_path: Path) -> None:
+    meet = "until test $(ls begun* | wc -l) -ge 7; do sleep 0.05; done"
+    tasks = "".join(f"  t{n}: {{shell: 'touch begun{n}; {meet}', cwd: {tmp_path}, timeout: 60s}}\n" for n in range(7))
+    path = write(tmp_path, f"tasks:\n{tasks}")
+    for store in ([], ["--store", f"sqlite:///{tmp_path}/fleet.db"]):
+        for begun in tmp_path.glob("begun*"):
+            begun.unlink()
+        result = asterism("run", path, "--concurrency", "7", *store)
+        assert result.exit_code == 0, result.stdout
+        assert "tasks run at once" not in result.stderr
+    path = write(tmp_path, "devices: {laptop: {slots: 4}}\ntasks: {a: {shell: 'true'}}\n")
+    limited = "At most 4 tasks run at once, not 7: the devices of the plan file have 4 slots in all."
+    assert limited in asterism("run", path, "--concurrency", "7").stderr
+    path = write(tmp_path, "tasks: {a: {shell: 'true'}}\n")
+    stored = asterism("run", path, "--concurrency", "7", "--local=2", "--id", "other", "--store", f"sqlite:///{tmp_path}/fleet.db")
+    limited = "At most 2 tasks run at once, not 7: this process and the joined devices have 2 slots in all."
+    assert limited in stored.stderr
 
 
 def test_a_plan_that_executes_here_does_not_start_without_its_secrets(tmp_path: Path) -> None:

@@ -227,15 +227,16 @@ class UnplaceableTasks:
                 detail = f"{missing(node)} has joined"
                 self._events.emit(DeviceEvent, kind="no_device", device="", task_id=node.id, detail=detail)
 
-    def _wait(self, node: Node) -> None:
-        self._timers[node] = asyncio.get_running_loop().call_later(self._timeout, self._give_up, node)
+    def _wait(self, node: Node, again: float = 0.0) -> None:
+        self._timers[node] = asyncio.get_running_loop().call_later(self._timeout or again, self._give_up, node)
 
     def _give_up(self, node: Node) -> None:
         if node.held or not self._may_start():  # it could not start on any device now, and may still be edited
-            self._wait(node)
+            self._wait(node, again=1.0)
             return
         del self._timers[node]
-        self._fail(node, NoDevice(f"{missing(node)} became available within {self._timeout:g} s"))
+        when = f"became available within {self._timeout:g} s" if self._timeout else "is there, and none is waited for"
+        self._fail(node, NoDevice(f"{missing(node)} {when}"))
 
     def devices_changed(self) -> None:
         """Put the tasks that a device can now run back into the queue; the timers of the others continue."""

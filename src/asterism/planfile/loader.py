@@ -54,11 +54,12 @@ Sources = dict[str, tuple[str, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """A device in a plan file."""
+    """A device in a plan file. ``sized`` says whether the file gives its slots: else they are the processors."""
 
     id: str
     slots: int
     can: frozenset[str]
+    sized: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,9 +460,10 @@ def _devices(heads: Sequence[models.Head]) -> tuple[DeviceLine, ...]:
     processors = os.cpu_count() or 1
     listed = {name: device for head in reversed(heads) for name, device in (head.devices or {}).items()}
     if not listed:
-        return (DeviceLine(platform.node() or "localhost", processors, frozenset()),)
+        return (DeviceLine(platform.node() or "localhost", processors, frozenset(), sized=False),)
     return tuple(
-        DeviceLine(name, device.slots or processors, frozenset(device.can or ())) for name, device in listed.items()
+        DeviceLine(name, device.slots or processors, frozenset(device.can or ()), device.slots is not None)
+        for name, device in listed.items()
     )
 
 

@@ -127,7 +127,22 @@ editor_options = options(
 NO_EDITOR = "needs --editor: without an editor, the plan is not edited while it runs."
 """Why an option of ``editor_options`` is refused."""
 
-concurrency_option = number_option("--concurrency", least=1, help="Maximum number of tasks that run at once.")
+concurrency_option = number_option(
+    "--concurrency",
+    least=1,
+    help="Maximum number of tasks that run at once, also the slots of this process if it alone executes tasks.",
+)
+
+
+def default_slots(concurrency: int | None) -> int:
+    """How many tasks this process executes at once, unless that is said elsewhere."""
+    return concurrency or os.cpu_count() or 1
+
+
+def warn_of_slots(concurrency: int | None, slots: int, whose: str) -> None:
+    """Say what limits the tasks at once if that is not ``concurrency``."""
+    if concurrency is not None and slots < concurrency:
+        note(f"At most {slots} tasks run at once, not {concurrency}: {whose} {slots} slots in all.")
 report_option = option("--report FILE.html", "Write a report of the run as a web page.", callback=writable_file)
 plain_option = option("--plain", "Print a line for each event instead of the live view.")
 

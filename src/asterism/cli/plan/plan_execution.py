@@ -27,7 +27,14 @@ from asterism.base.text import join_names
 from asterism.cli.cli_context import note, print_json, same_system
 from asterism.cli.editor_options import editor_words, find_device_policy
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.plan.plan_context import LocalWork, OutputOptions, print_result, prints_beside
+from asterism.cli.plan.plan_context import (
+    LocalWork,
+    OutputOptions,
+    default_slots,
+    print_result,
+    prints_beside,
+    warn_of_slots,
+)
 from asterism.cli.plan.plan_live_view import (
     OUTPUT_LINES,
     OUTPUT_TASKS,
@@ -122,7 +129,7 @@ class WatchedOrchestrator(DurableOrchestrator):
         ]
         slots = self.local_work.slots
         if slots is None:
-            slots = 0 if self._joined_devices else os.cpu_count() or 1
+            slots = 0 if self._joined_devices else default_slots(self.options.concurrency)
         self.local, self.can = slots, tuple(self.local_work.can or ())
         if slots and self.local_work.can is None:
             nodes = (await load(self.fleet.store, name)).plan.nodes.values()
@@ -132,6 +139,8 @@ class WatchedOrchestrator(DurableOrchestrator):
     async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
+        joined = sum(session.slots for session in self._joined_devices)
+        warn_of_slots(self.options.concurrency, self.local + joined, "this process and the joined devices have")
         for line in absent_devices(kept.plan, {session.device: session.can for session in self._joined_devices}):
             note(line)
         if self.options.external:

@@ -14,6 +14,7 @@ import click
 from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import (
     current_user,
+    is_given,
     json_option,
     options,
     print_json,
@@ -108,7 +109,11 @@ class UnusablePlanFile(click.ClickException):
 @duration_option("--edit-timeout", "10m", help="With --editor: the plan goes on without an answer after this time.")
 @concurrency_option
 @option("--strategy", "How to choose a device.", type=click.Choice(STRATEGIES), default="score", show_default=False)
-@duration_option("--no-device-timeout", "5m", help="How long a task waits for a device that can execute it.")
+@duration_option(
+    "--no-device-timeout",
+    "5m",
+    help="How long a task waits for a device that can execute it; without --store none can join, and it is 0.",
+)
 @option(
     "--approve RULE",
     "With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
@@ -266,7 +271,7 @@ def _run_here(
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.plan.plan_context import print_result, prints_beside, quiet_log
+    from asterism.cli.plan.plan_context import default_slots, print_result, prints_beside, quiet_log, warn_of_slots
     from asterism.cli.plan.plan_live_view import watched
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
@@ -276,10 +281,15 @@ def _run_here(
     async def run(records: ResultRecords | None) -> int:
         plan = plan_file.constellation
         plan.author = current_user()
+        concurrency = option_values["concurrency"]
+        slots = [line.slots if line.sized else default_slots(concurrency) for line in plan_file.devices]
         devices = [
-            LocalDevice(line.id, line.slots, line.can, json_results=True, result_limit=result_limit)
-            for line in plan_file.devices
+            LocalDevice(line.id, number, line.can, json_results=True, result_limit=result_limit)
+            for line, number in zip(plan_file.devices, slots, strict=True)
         ]
+        warn_of_slots(concurrency, sum(slots), "the devices of the plan file have")
+        if not is_given("no_device_timeout"):  # no device can join
+            option_values["no_device_timeout"] = 0.0
         orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **option_values)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
