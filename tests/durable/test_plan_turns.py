@@ -93,6 +93,37 @@ async def test_other_files_and_plans_without_overlap_do_not_wait(stage: Stage) -
     await until(stage, b="completed", c="completed")
 
 
+async def test_plans_with_another_key_do_not_wait_and_a_key_counts_over_files(stage: Stage) -> None:
+    def keyed(name: str, key: str, call: str = "work") -> Constellation:
+        made = plan(name, call=call)
+        made.overlap, made.source = ("queue", 1, key), name
+        return made
+
+    run(stage, keyed("a", "main", "wait"))
+    await gate("a begun").wait()
+    run(stage, keyed("b", "other"))
+    run(stage, keyed("c", "main"))
+    await until(stage, b="completed", c="created")
+    assert await plan_ahead(stage.store, "c") == "a"
+    await admin.cancel(stage.fleet(), "a")
+    await until(stage, c="completed")
+
+
+@pytest.mark.parametrize(("key", "waits"), [("of {tick}", False), ("of {tick.zone}", True)])
+async def test_the_key_of_a_scheduled_plan_may_name_its_tick(stage: Stage, key: str, waits: bool) -> None:
+    made = plan("film", call="wait")
+    made.overlap = ("queue", 1, key)
+    await stage.device("desk", slots=5, monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await stage.fleet().schedules.add("film", plan=made, every=60, overlap="allow")
+    for _ in range(2):
+        await asyncio.sleep(61.0)
+        await SchedulePass(stage.fleet()).run_pass()
+    first, second = [str(entry.what) for entry in await stage.fleet().schedules.history("film")]
+    await until(stage, **{first: "executing", **({} if waits else {second: "executing"})})
+    assert await plan_ahead(stage.store, second) == (first if waits else None)
+
+
 async def test_so_many_plans_run_at_once(stage: Stage) -> None:
     for name in "abc":
         run(stage, plan(name, parallel=2, call="wait"))

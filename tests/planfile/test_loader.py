@@ -6,15 +6,17 @@ import gc
 import os
 import random
 from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 
 from asterism import Constellation, Priority, Task
 from asterism.planfile import PlanFile, examine
+from asterism.planfile.parameters import GivenParameters
 
 
-def plan_file(text: str, name: str = "plan") -> PlanFile:
-    loaded, mistakes = examine(dedent(text), name)
+def plan_file(text: str, name: str = "plan", **options: Any) -> PlanFile:
+    loaded, mistakes = examine(dedent(text), name, **options)
     assert loaded is not None, mistakes
     return loaded
 
@@ -211,6 +213,42 @@ def test_a_task_may_be_untrusted_and_have_a_cost_and_effects() -> None:
 )
 def test_overlap_and_how_many_run_before_it_counts(head: str, overlap: tuple[str, int] | None) -> None:
     assert plan_file(f"asterism: 1\n{head}\ntasks: {{a: {{argv: [a]}}}}\n").constellation.overlap == overlap
+
+
+BRANCHES = """\
+asterism: 1
+id: "ci-{params.ref}"
+params: {ref: {type: text}}
+overlap: {key: "tests {params.ref} {tick.date}", policy: replace}
+parallel: 2
+tasks: {a: {shell: "true"}}
+"""
+
+
+def test_id_and_key_may_name_parameters_and_the_key_a_tick() -> None:
+    made = plan_file(BRANCHES, params={"ref": "main"}, tick="2026-11-17").constellation
+    assert (made.id, made.source, made.overlap) == ("ci-main", "ci-main", ("replace", 2, "tests main 2026-11-17"))
+    made = plan_file(BRANCHES, params={"ref": "main"}, scheduled=True).constellation
+    assert made.overlap == ("replace", 2, "tests main {tick.date}")
+    assert examine(BRANCHES, "plan", params=GivenParameters(required=False))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        ('id: "ci-{ref}"', "id has no placeholder {ref}: it may name parameters, such as {params.ref}, and nothing else"),
+        ('id: "ci-{tick}"', "id has no placeholder {tick}: it may name parameters, such as {params.ref}, and nothing"),
+        ('id: "ci-{params.nil}"', "id {params.nil} has no value: params has no 'nil'"),
+        ('id: "{params.long}"', "id must have at most 200 printable characters"),
+        ('overlap: {key: "{item}", policy: skip}', "overlap.key has no placeholder {item}: it may name parameters, such as"),
+        ('overlap: {key: "{tick}", policy: skip}', "overlap.key uses the tick of a schedule; give one to run it now"),
+        ("overlap: sometimes", "overlap must be 'skip', 'queue' or 'replace', not 'sometimes'"),
+        ("overlap: {key: a, policy: allow}", "overlap.policy must be 'skip', 'queue' or 'replace', not 'allow'"),
+    ],
+)
+def test_what_an_id_or_key_may_not_name(head: str, text: str) -> None:
+    _, mistakes = examine(f"asterism: 1\n{head}\nparams: {{long: {'x' * 201}}}\ntasks: {{a: {{shell: a}}}}\n", "plan")
+    assert [(mistake.line, mistake.text[: len(text)]) for mistake in mistakes] == [(2, text)]
 
 
 def test_how_many_run_means_nothing_without_overlap() -> None:

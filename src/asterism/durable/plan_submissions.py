@@ -129,9 +129,7 @@ def plan_writes(
 ) -> Sequence[Write]:
     """The writes that store the plan of a document under a name, with the values of a tick; the first is the head of
     the plan. If it is to wait for the success of another plan, that is ``awaited``. Raises UnknownPlaceholder."""
-    plan = Constellation.from_json(document["plan"])
-    if tick:
-        plan = with_tick(plan, tick)
+    plan = _ticked(document, tick)
     plan.id = name
     terms = {"policy": document["policy"], **document.get("terms", {}), **turn_terms(plan)}
     if awaited is not None:
@@ -140,12 +138,19 @@ def plan_writes(
     return insertion(store, recorded, lock, options, document.get("params", {}), file=document.get("file", ""))[1]
 
 
-async def plan_turn(store: Store, name: str, document: Mapping[str, Any]) -> Sequence[Write]:
+def _ticked(document: Mapping[str, Any], tick: TickValues) -> Constellation:
+    plan = Constellation.from_json(document["plan"])
+    return with_tick(plan, tick) if tick else plan
+
+
+async def plan_turn(
+    store: Store, name: str, document: Mapping[str, Any], tick: TickValues = NOTHING
+) -> Sequence[Write]:
     """The write with which the plan of a document waits for its turn among the plans of its file; none if it needs
     none. Raises PlanOverlaps."""
     if not document["plan"].get("overlap"):
         return []
-    return await entering(store, name, turn_terms(Constellation.from_json(document["plan"])))
+    return await entering(store, name, turn_terms(_ticked(document, tick)))
 
 
 async def plan_ended(store: Store, name: str) -> bool:

@@ -1,6 +1,7 @@
-"""Turns of the plans of one file: how many of them run at a time, if their file has ``overlap``.
+"""Turns of the plans of one file: how many of them run at a time, if their file has ``overlap``. If that has a key, they
+are the plans with this key, of whatever file.
 
-A register for each such file names the plans that have their turn (``running``) and those that wait for it
+A register for each such file or key names the plans that have their turn (``running``) and those that wait for it
 (``waiting``, oldest first). A plan is written there in the commit that stores it. It gets its turn in a commit that
 expects this register, so of two plans one gets it. A process that resumes a plan in its turn writes the register too:
 who has just judged that the turn is over looks again.
@@ -67,7 +68,10 @@ async def _read(store: Store, file: str) -> _Turns:
 
 def turn_terms(plan: Constellation) -> dict[str, Any]:
     """The terms of a plan whose file has ``overlap``."""
-    return {} if plan.overlap is None else {TURN: [plan.source or plan.id, *plan.overlap]}
+    if plan.overlap is None:
+        return {}
+    policy, parallel, *key = plan.overlap
+    return {TURN: [f"key {key[0]}" if key else plan.source or plan.id, policy, parallel]}
 
 
 async def entering(store: Store, name: str, terms: Mapping[str, Any]) -> list[Write]:
@@ -242,7 +246,7 @@ async def _replace(fleet: Fleet, name: str, by: str) -> None:
     """Cancel a plan that ``by`` replaces. If no process runs it, or its process dies, a plan runner ends it."""
     with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or cannot be read
         if await admin.cancel_reason(fleet.store, name) is None:
-            await admin.cancel(fleet, name, f"replaced by plan {by} of the same file")
+            await admin.cancel(fleet, name, f"replaced by plan {by} of the same file or key")
         head, _ = await read_head(fleet.store, name)
         if not head.ended and await admin.live_owner(fleet.store, head) is None:
             await submit_again(fleet, name)

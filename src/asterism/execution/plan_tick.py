@@ -18,7 +18,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.task import Task
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import template_of
-from asterism.execution.placeholders import fill_task, fill_value
+from asterism.execution.placeholders import fill_task, fill_text, fill_value
 from asterism.execution.task_inputs import refers_to_variable
 
 
@@ -29,7 +29,9 @@ def with_tick(plan: Constellation, tick: TickValues | str) -> Constellation:
         tick = tick_on_request(tick)
     ticked = Constellation(plan.id)
     ticked.source, ticked.author, ticked.tags, ticked.tick = plan.source, plan.author, plan.tags, tick
-    ticked.overlap = plan.overlap
+    if plan.overlap is not None:
+        policy, parallel, *key = plan.overlap
+        ticked.overlap = (policy, parallel, *(fill_text(text, tick) for text in key))
     for node in plan.nodes.values():
         ticked.insert(Node(_filled(node.task, tick), ticked.order.fresh()))  # ``add`` would imply dependencies
     for dependency in plan.dependencies:

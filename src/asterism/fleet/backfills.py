@@ -270,7 +270,7 @@ class BackfillPass:
         if overlap:  # to skip a tick, or to replace the one before, would defeat the backfill
             document = {**document, "plan": {**document["plan"], "overlap": ["queue", *overlap[1:]]}}
         writes = plan_port().plan_writes(self._store, name, document, values, awaited)
-        turn = await plan_port().plan_turn(self._store, name, document)
+        turn = await plan_port().plan_turn(self._store, name, document, values)
         return [*writes, *turn, await plan_port().submission(self._fleet, name)]
 
 

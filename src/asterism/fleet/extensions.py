@@ -53,8 +53,10 @@ class PlanPort(Protocol):
         """The writes that store the plan of a document under a name, with the values of a tick; the first is the head
         of the plan. If it is to wait for the success of another plan, that is ``awaited``."""
 
-    async def plan_turn(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[Write]:
-        """The write with which the plan of a document waits for its turn among the plans of its file. Raises
+    async def plan_turn(
+        self, store: Store, name: str, document: Mapping[str, Any], tick: TickValues, /
+    ) -> Sequence[Write]:
+        """The write with which the plan of a document waits for its turn among the plans of its file or key. Raises
         PlanOverlaps if the file says that no further plan is started."""
 
     async def submission(self, fleet: Fleet, name: str, /) -> Write:

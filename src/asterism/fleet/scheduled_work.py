@@ -315,7 +315,7 @@ class ScheduledWork:
         # a person's request waits for nothing
         awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
         plan = plan_port().plan_writes(self._store, name, document, values, awaited)
-        turn = await plan_port().plan_turn(self._store, name, document)
+        turn = await plan_port().plan_turn(self._store, name, document, values)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
             await self._store.commit([*writes, *plan, *turn, *taken])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -27,17 +28,18 @@ from asterism.base.cel import InvalidExpression
 from asterism.base.expressions import with_constants
 from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
-from asterism.core.errors import PlanError
+from asterism.core.errors import PlanError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import EXCLUDED
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.graph import Overlap
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
-from asterism.core.schedule.tick_values import TickValues, tick_on_request
+from asterism.core.schedule.tick_values import TICK_PATHS, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import NotExpandable
-from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task
+from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task, fill_text, placeholders
 from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
@@ -50,6 +52,9 @@ from asterism.planfile.plugin_keys import with_plugin
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
+
+LONGEST_NAME = 200
+"""How many characters an id or key may have, with the values of its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +234,11 @@ class _PlanReader:
             line = line_of(self.sources[0].data, ("parallel",))
             text = "parallel is how many plans run before overlap counts: add overlap: skip, queue or replace"
             self.mistakes.append(Mistake(line, text))
-        plan = self._plan(head.id or name, context, scope, tuple(options.get("only", ())))
+        overlap = self._overlap(head, params, ticks)
+        plan_id = self._filled(("id",), head.id, params) if head.id else name
+        plan = self._plan(plan_id, context, scope, tuple(options.get("only", ())))
+        if plan is not None:
+            plan.overlap = overlap
         if plan is not None and tick is not None:
             plan = with_tick(plan, tick)
         elif plan is not None and ticks and self.parameters.required and not options.get("scheduled"):
@@ -237,9 +246,33 @@ class _PlanReader:
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
         plan.tags = tuple(dict.fromkeys(head.tags or ()))
-        plan.overlap = None if head.overlap is None else (head.overlap, head.parallel)
         named = head.id is not None
         return PlanFile(plan, devices, head.policy, tuple(in_order(self.mistakes)), params, named)
+
+    def _overlap(self, head: models.Head, params: JsonObject, ticks: bool) -> Overlap | None:
+        if head.overlap is None or isinstance(head.overlap, str):
+            return None if head.overlap is None else (head.overlap, head.parallel)
+        key = self._filled(("overlap", "key"), head.overlap.key, params, TICK_PATHS if ticks else ())
+        return head.overlap.policy, head.parallel, key
+
+    def _filled(self, path: tuple[Part, ...], text: str, params: JsonObject, others: Collection[str] = ()) -> str:
+        """A name in the head of the file, with the values of parameters in place of their placeholders. ``others`` are
+        filled later."""
+        problem, data = None, self.sources[0].data
+        for placeholder in re.findall(r"\{([^{}]*)\}", text):
+            if not placeholder.startswith("params.") and placeholder not in others:
+                may = "may name parameters, such as {params.ref}, and nothing else"
+                problem = f"has no placeholder {{{placeholder}}}: it {'may name parameters and ticks' if others else may}"
+        try:
+            filled = fill_text(text, {"params": params})
+        except UnknownPlaceholder as error:
+            filled, problem = text, str(error)
+        if problem is None and not (len(filled) <= LONGEST_NAME and filled.isprintable()):
+            problem = f"must have at most {LONGEST_NAME} printable characters, not {safe_repr(filled)}"
+        if problem is not None:
+            where = ".".join(map(str, path))
+            self.mistakes.append(Mistake(line_of(data, path), f"{where} {problem}", file=self.sources[0].file))
+        return filled
 
     def _plan(
         self, name: str, context: PlanContext, scope: Mapping[str, Any], only: tuple[str, ...]
@@ -276,6 +309,10 @@ class _PlanReader:
 
     def _require_tick(self, plan: Constellation) -> None:
         """That a tick is missing is one mistake, however many tasks need it."""
+        if plan.overlap is not None and any(map(TICK_PATHS.__contains__, placeholders("".join(plan.overlap[2:])))):
+            line = line_of(self.sources[0].data, ("overlap", "key"))
+            text = "overlap.key uses the tick of a schedule; give one to run it now: --tick 2026-11-17"
+            self.mistakes.append(Mistake(line, text))
         for task_id in islice(tasks_with_tick(plan), 1):
             group = task_id if task_id in self.raw else task_id.partition("[")[0]
             self.blame(group, (), "uses the tick of a schedule; give one to run it now: --tick 2026-11-17")

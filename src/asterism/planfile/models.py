@@ -369,6 +369,16 @@ class Defaults(Shape):
     revocable: bool | None = None
 
 
+OverlapPolicy = Literal["skip", "queue", "replace"]
+
+
+class Overlap(Shape):
+    """What happens while other plans with a key have not ended."""
+
+    key: Annotated[Name, Field(description="plans with this key count, of whatever file, such as `ci-{params.ref}`")]
+    policy: OverlapPolicy
+
+
 class Head(Shape):
     """Everything except the tasks."""
 
@@ -379,7 +389,11 @@ class Head(Shape):
         Field(max_length=20, description="words by which plans are found in a list"),
     ] = None
     overlap: Annotated[
-        Literal["skip", "queue", "replace"] | None,
+        Annotated[
+            Annotated[OverlapPolicy, _text] | Annotated[Overlap, _mapping],
+            _one_of("must be skip, queue or replace, or {key: …, policy: …}"),
+        ]
+        | None,
         Field(description="what happens while another plan of this file has not ended; default: both run"),
     ] = None
     parallel: Annotated[

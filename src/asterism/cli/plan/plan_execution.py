@@ -153,7 +153,7 @@ class WatchedOrchestrator(DurableOrchestrator):
             self.recording.close()
 
     def waits_for_turn(self, name: str, ahead: str) -> None:
-        note(f"Plan {name!r} waits for its turn: plan {ahead!r} of the same file has not ended.")
+        note(f"Plan {name!r} waits for its turn: plan {ahead!r} of the same file or key has not ended.")
 
     def plan_options(self, plan: Constellation) -> Options:
         """Tasks are ranked by their estimates if at least one of them has one."""

@@ -73,6 +73,9 @@ def accept_plugin(plugin: Mapping[str, Any]) -> str | None:
     """The check of a plan without an orchestrator: the plug-in checks its work later."""
     return None
 
+Overlap = tuple[str, int] | tuple[str, int, str]
+"""A policy, how many plans may run before it counts, and the key of these plans; without one, those of the same file."""
+
 
 class Graph:
     """See the module. ``Constellation`` is the class that users see."""
@@ -104,7 +107,7 @@ class Graph:
         self.source = ""  # the id in the plan file that it comes from, if any
         self.author = ""  # who started it
         self.tags: tuple[str, ...] = ()  # words of the plan file by which plans are found
-        self.overlap: tuple[str, int] | None = None  # what it does while so many plans of its file have not ended
+        self.overlap: Overlap | None = None  # what it does while so many plans of its file or key have not ended
         self.tick: Mapping[str, str] = NOTHING  # of its schedule, by path; see core/schedule/tick_values.py
         self.cancel_reason = ""  # who cancelled it and why, such as ``by ann: too slow``
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
