@@ -174,6 +174,23 @@ def test_a_backup_is_restored_into_an_empty_store(tmp_path: Path, name: str) -> 
     assert new.ok("store", "check")
 
 
+def test_restored_schedules_are_paused_and_said_so(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    for name in ("daily", "gone", "mine"):
+        scene.ok("schedule", "add", name, "--cron", "0 3 * * *", "--workflow", "work")
+    scene.ok("schedule", "pause", "mine", "--reason", "holiday")
+    scene.ok("schedule", "remove", "gone")
+    scene.ok("store", "backup", str(tmp_path / "backup.jsonl"))
+    assert scene.json("schedule", "show", "daily")["paused"] is None
+    (tmp_path / "new").mkdir()
+    new = Scene(tmp_path / "new")
+    told = new.run("store", "restore", str(tmp_path / "backup.jsonl")).stderr
+    assert "2 schedules are paused: daily, mine. If the old store no longer creates their work, resume each" in told
+    shown = {schedule["name"]: schedule["paused"] for schedule in new.json("schedule", "list")}
+    assert shown == {"daily": "by the restore of a backup", "mine": "by ann: holiday"}
+    assert "is resumed; next at 20" in new.ok("schedule", "resume", "daily")
+
+
 def test_a_store_that_is_not_empty_is_not_restored_into(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     scene.ok("store", "backup", str(tmp_path / "backup"))

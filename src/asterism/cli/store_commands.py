@@ -175,7 +175,8 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
     """Restore a backup from FILE into an empty store.
 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again. A
-    backup has no tokens: create them again. Devices that joined through a server are revoked, since one may have been
+    backup has no tokens: create them again. Schedules start paused, since those of the old store may still work.
+    Devices that joined through a server are revoked, since one may have been
     revoked after the backup: invite them again, or use --keep-devices if none was."""
     _refuse_server(store, "restore")
 
@@ -206,8 +207,15 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
                 f"{plural(len(revoked), 'device')} of the backup may not join: {clean(', '.join(revoked))}. "
                 "Invite them again with: asterism device invite --name NAME"
             )
+        paused = [schedule.name for schedule in await fleet.schedules.all()]
+        if paused:
+            notes.append(
+                f"{plural(len(paused), 'schedule')} {'is' if len(paused) == 1 else 'are'} paused: "
+                f"{clean(', '.join(paused))}. If the old store no longer creates their work, resume each with: asterism "
+                "schedule resume NAME"
+            )
         devices = {"kept": kept, "revoked": revoked}
-        document = {"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices}
+        document = {"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices, "paused": paused}
         return Answer(document, f"{fleet.store.url}: {plural(runs, 'run')} restored.", notes)
 
     if not file.exists():

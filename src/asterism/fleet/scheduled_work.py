@@ -65,15 +65,15 @@ from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet, new_run
 from asterism.fleet.ledger import Overtaken
 from asterism.fleet.sent_events import EventTaker, SentEvent, event_of, last_number, name_of, taking
+from asterism.store.dump_format import SCHEDULES
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, read_slot
 from asterism.store.store_errors import Conflict, StoreError
 
-SCHEDULES = "schedule/"
 HISTORY = "schedule-history/"
 PLANS = "schedule-plan/"
-"""Prefixes of the keys of registers: schedules, their histories, and the plans that they create."""
+"""Prefixes of the keys of registers: the histories of schedules, and the plans that they create."""
 
 IN_SERIES = ("queue", "replace")
 """The overlap policies under which runs wait for each other."""

@@ -10,7 +10,7 @@ the run and continues it, while the restored store has no peers and would offer 
 the peer once that is invited again. Its place in a series becomes free, and a notice says how many copies there were.
 
 Credentials are neither part of a backup nor restored (``CREDENTIALS``): a person who finds a backup could act as the
-server, and a token that was revoked after the backup would be valid again. The keys of enrolled devices are public and
+server, and a token that was revoked after the backup would be valid again. Schedules are paused: the old store may still create their work. The keys of enrolled devices are public and
 part of a backup. A restore revokes them for the same reason, unless ``keep_devices`` says that none was revoked since.
 
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
@@ -56,6 +56,9 @@ sessions, logins, the secret of gateways, codes of invitations, and peers."""
 
 ENROLMENTS = "gateway/device/"
 """Prefix of registers with the keys of devices that joined through a server, and whether they are revoked."""
+
+SCHEDULES = "schedule/"
+"""Prefix of registers with schedules. The machine of the backup may still run its own: a restored one starts paused."""
 
 NOT_RESTORED = ("store/id", NOTIFIED, "coordinator", "feed/", *CREDENTIALS)
 """Prefixes of registers that belong to one store and are not restored: notices, for instance, are numbered anew, and
@@ -258,6 +261,8 @@ async def _write(store: Store, record: Mapping[str, Any], keep_devices: bool) ->
                 return None
             case {"register": {"key": str(key), "value": value}} if key.startswith(ENROLMENTS) and not keep_devices:
                 return PutRegister(key, {**value, "revoked_at": value.get("revoked_at") or store.clock()}, None)
+            case {"register": {"key": str(key), "value": {"schema": _} as value}} if key.startswith(SCHEDULES):
+                return PutRegister(key, {"paused": "by the restore of a backup", **value}, None)
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
             case {"notice": notice}:
