@@ -26,7 +26,7 @@ from asterism.base.text import request_url_problem, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.plan.task import ACTIONS
-from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow
+from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow, ambiguous_timeout
 from asterism.planfile.plugin_keys import plugin_key
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
@@ -98,6 +98,9 @@ class _File:
             self.blame(path, f"workflow {name!r} must be a mapping")
             return []
         before = len(self.mistakes)
+        ambiguous = ambiguous_timeout(fields)
+        if ambiguous is not None:
+            self.blame((*path, "timeout"), f"workflow {name!r}: {ambiguous}")
         plugin = plugin_key(fields, (*KEYS, "name"))
         if plugin is not None:
             fields = {**fields, "plugin": {plugin: fields[plugin]}}

@@ -132,8 +132,11 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 def _made(name: str, fields: dict[str, Any]) -> Workflow:
     from asterism.base import expressions
     from asterism.base.text import request_url_problem
-    from asterism.core.run.workflow import Workflow
+    from asterism.core.run.workflow import Workflow, ambiguous_timeout
 
+    ambiguous = ambiguous_timeout(fields)
+    if ambiguous is not None:
+        raise click.BadParameter(f"{ambiguous}.", param_hint="--timeout")
     for rule in ("requires", "prefers"):
         problem = expressions.check(fields[rule]) if rule in fields else None
         if problem is not None:

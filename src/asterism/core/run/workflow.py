@@ -6,7 +6,7 @@ it was created.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import field, fields, replace
 from typing import Any
 
@@ -143,6 +143,17 @@ _ACTION = (*ACTIONS, "env", "cwd", "description", "needs", "device", "uses")
 _MAPPINGS = ("env", "uses")
 DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
+
+def ambiguous_timeout(fields: Container[str]) -> str | None:
+    """What is wrong with fields that a person gives together, and that meant something else once: ``timeout`` was the
+    time without a heartbeat. None if they are clear."""
+    if "timeout" in fields and "heartbeat" in fields and "heartbeat_timeout" not in fields:
+        return (
+            "timeout beside heartbeat was the time without a heartbeat after which a run is lost, which is "
+            "heartbeat_timeout now; timeout limits one execution. Give heartbeat_timeout, too"
+        )
+    return None
+
 
 SECONDS = ("heartbeat", "heartbeat_timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "timeout")
 _COUNTS = ("retries", "losses", "rounds", "version")
