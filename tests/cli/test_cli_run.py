@@ -325,7 +325,9 @@ def test_concurrency_is_the_number_of_slots_here_or_what_limits_them_is_named(tm
     limited = "At most 4 tasks run at once, not 7: the devices of the plan file have 4 slots in all."
     assert limited in asterism("run", path, "--concurrency", "7").stderr
     path = write(tmp_path, "tasks: {a: {shell: 'true'}}\n")
-    stored = asterism("run", path, "--concurrency", "7", "--local=2", "--id", "other", "--store", f"sqlite:///{tmp_path}/fleet.db")
+    stored = asterism(
+        "run", path, "--concurrency", "7", "--local=2", "--id", "other", "--store", f"sqlite:///{tmp_path}/fleet.db"
+    )
     limited = "At most 2 tasks run at once, not 7: this process and the joined devices have 2 slots in all."
     assert limited in stored.stderr
 

@@ -145,7 +145,8 @@ def test_several_workflows_come_from_a_file(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     (tmp_path / "flows.yaml").write_text(
         "workflows:\n"
-        "  transcode: {argv: [ffmpeg, -i, '{file}'], needs: [gpu], heartbeat: 10s, heartbeat_timeout: 90s, timeout: 1m}\n"
+        "  transcode: {argv: [ffmpeg, -i, '{file}'], needs: [gpu], heartbeat: 10s,\n"
+        "    heartbeat_timeout: 90s, timeout: 1m}\n"
         "  tidy:\n    shell: rm -rf x\n    retries: 2\n"
     )
     assert scene.ok("workflow", "add", "--file", str(tmp_path / "flows.yaml")) == "transcode@1 added\ntidy@1 added\n"
@@ -247,5 +248,7 @@ def test_a_timeout_that_meant_the_time_without_a_heartbeat_is_refused(tmp_path: 
     assert refused.exit_code == 64
     assert "timeout beside heartbeat was the time without a heartbeat after which a run is lost" in refused.stderr
     assert scene.json(*words, "--heartbeat-timeout", "3m")["timeout"] == 180.0
-    with pytest.raises(BadWorkflowFile, match=r"w\.yaml:3: workflow 'a': timeout beside heartbeat .* heartbeat_timeout"):
+    with pytest.raises(
+        BadWorkflowFile, match=r"w\.yaml:3: workflow 'a': timeout beside heartbeat .* heartbeat_timeout"
+    ):
         parse_workflows("name: a\nshell: x\ntimeout: 3m\nheartbeat: 1m\n", "w.yaml")

@@ -236,11 +236,17 @@ def test_id_and_key_may_name_parameters_and_the_key_a_tick() -> None:
 @pytest.mark.parametrize(
     ("head", "text"),
     [
-        ('id: "ci-{ref}"', "id has no placeholder {ref}: it may name parameters, such as {params.ref}, and nothing else"),
+        (
+            'id: "ci-{ref}"',
+            "id has no placeholder {ref}: it may name parameters, such as {params.ref}, and nothing else",
+        ),
         ('id: "ci-{tick}"', "id has no placeholder {tick}: it may name parameters, such as {params.ref}, and nothing"),
         ('id: "ci-{params.nil}"', "id {params.nil} has no value: params has no 'nil'"),
         ('id: "{params.long}"', "id must have at most 200 printable characters"),
-        ('overlap: {key: "{item}", policy: skip}', "overlap.key has no placeholder {item}: it may name parameters, such as"),
+        (
+            'overlap: {key: "{item}", policy: skip}',
+            "overlap.key has no placeholder {item}: it may name parameters, such as",
+        ),
         ('overlap: {key: "{tick}", policy: skip}', "overlap.key uses the tick of a schedule; give one to run it now"),
         ("overlap: sometimes", "overlap must be 'skip', 'queue' or 'replace', not 'sometimes'"),
         ("overlap: {key: a, policy: allow}", "overlap.policy must be 'skip', 'queue' or 'replace', not 'allow'"),

@@ -50,7 +50,10 @@ class AddSchedule(Request):
     catch_up: CatchUp = "last"
     overlap: Annotated[
         Overlap | None,
-        Doc("What happens to a tick or event while earlier work is open; default: `skip`; `queue` for events and with `catch_up` `all`."),
+        Doc(
+            "What happens to a tick or event while earlier work is open; default: `skip`; `queue` for events and with "
+            "`catch_up` `all`."
+        ),
     ] = None
     jitter: float = 0.0
     after_previous: Annotated[

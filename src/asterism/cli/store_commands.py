@@ -211,8 +211,8 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
         if paused:
             notes.append(
                 f"{plural(len(paused), 'schedule')} {'is' if len(paused) == 1 else 'are'} paused: "
-                f"{clean(', '.join(paused))}. If the old store no longer creates their work, resume each with: asterism "
-                "schedule resume NAME"
+                f"{clean(', '.join(paused))}. If the old store no longer creates their work, resume each with: "
+                "asterism schedule resume NAME"
             )
         devices = {"kept": kept, "revoked": revoked}
         document = {"file": str(file), "runs": runs, "store": fleet.store.url, "devices": devices, "paused": paused}

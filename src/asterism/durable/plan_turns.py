@@ -1,5 +1,6 @@
-"""Turns of the plans of one file: how many of them run at a time, if their file has ``overlap``. If that has a key, they
-are the plans with this key, of whatever file.
+"""Turns of the plans of one file: how many of them run at a time, if their file has ``overlap``.
+
+If that has a key, they are the plans with this key, of whatever file.
 
 A register for each such file or key names the plans that have their turn (``running``) and those that wait for it
 (``waiting``, oldest first). A plan is written there in the commit that stores it. It gets its turn in a commit that

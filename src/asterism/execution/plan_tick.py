@@ -31,7 +31,7 @@ def with_tick(plan: Constellation, tick: TickValues | str) -> Constellation:
     ticked.source, ticked.author, ticked.tags, ticked.tick = plan.source, plan.author, plan.tags, tick
     if plan.overlap is not None:
         policy, parallel, *key = plan.overlap
-        ticked.overlap = (policy, parallel, *(fill_text(text, tick) for text in key))
+        ticked.overlap = (policy, parallel, fill_text(str(key[0]), tick)) if key else plan.overlap
     for node in plan.nodes.values():
         ticked.insert(Node(_filled(node.task, tick), ticked.order.fresh()))  # ``add`` would imply dependencies
     for dependency in plan.dependencies:

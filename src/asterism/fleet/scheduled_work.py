@@ -65,7 +65,7 @@ from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet, new_run
 from asterism.fleet.ledger import Overtaken
 from asterism.fleet.sent_events import EventTaker, SentEvent, event_of, last_number, name_of, taking
-from asterism.store.dump_format import SCHEDULES
+from asterism.store.dump_format import SCHEDULES as SCHEDULES
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, read_slot
@@ -212,7 +212,9 @@ def _dropped(schedule: Schedule, entry: TickEntry) -> str | None:
     skipped while earlier work is open."""
     if entry.outcome == MISSED:
         more = " or more" if entry.why else ""
-        return f"{entry.number}{more} missed {'tick was' if entry.number == 1 and not more else 'ticks were'} not created"
+        return (
+            f"{entry.number}{more} missed {'tick was' if entry.number == 1 and not more else 'ticks were'} not created"
+        )
     if entry.outcome == FAILED:
         return f"nothing was created: {entry.why}"
     if entry.outcome == SKIPPED and entry.tick is not None and _keeps_ticks(schedule):
@@ -344,9 +346,7 @@ class ScheduledWork:
         self, stored: StoredSchedule, after: Schedule, tick: int | None, before: Sequence[TickEntry], error: Exception
     ) -> None:
         """Record that the work of a tick could not be created."""
-        await self.record(
-            stored, after, [*before, TickEntry(self._store.clock(), tick, FAILED, None, str(error))]
-        )
+        await self.record(stored, after, [*before, TickEntry(self._store.clock(), tick, FAILED, None, str(error))])
 
     async def record(
         self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry] = (), *further: Write

@@ -262,7 +262,9 @@ class _PlanReader:
         for placeholder in re.findall(r"\{([^{}]*)\}", text):
             if not placeholder.startswith("params.") and placeholder not in others:
                 may = "may name parameters, such as {params.ref}, and nothing else"
-                problem = f"has no placeholder {{{placeholder}}}: it {'may name parameters and ticks' if others else may}"
+                problem = (
+                    f"has no placeholder {{{placeholder}}}: it {'may name parameters and ticks' if others else may}"
+                )
         try:
             filled = fill_text(text, {"params": params})
         except UnknownPlaceholder as error:

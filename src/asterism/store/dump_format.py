@@ -10,7 +10,8 @@ the run and continues it, while the restored store has no peers and would offer 
 the peer once that is invited again. Its place in a series becomes free, and a notice says how many copies there were.
 
 Credentials are neither part of a backup nor restored (``CREDENTIALS``): a person who finds a backup could act as the
-server, and a token that was revoked after the backup would be valid again. Schedules are paused: the old store may still create their work. The keys of enrolled devices are public and
+server, and a token that was revoked after the backup would be valid again. Schedules are paused: the old store may
+still create their work. The keys of enrolled devices are public and
 part of a backup. A restore revokes them for the same reason, unless ``keep_devices`` says that none was revoked since.
 
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway

@@ -12,18 +12,24 @@ JSON as stores write it is compact, in ASCII, without NaN, by an encoder that is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
+from asterism.core.limits import LimitedRuns, uses_of
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
 from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk
 from asterism.store.store_errors import CorruptRecord
+
+log = logging.getLogger("asterism.store")
+
+Decoded = TypeVar("Decoded")
 
 
 def _refuse(value: object) -> Any:
@@ -440,6 +446,8 @@ def run_of(row: Sequence[Any]) -> Run:
         fields["status"] = _STATUSES[status]
         if avoid:
             fields["avoid"] = tuple(avoid[1:-1].split("|"))
+        if fields["uses"] is not None and not uses_of(fields["uses"]):
+            raise TypeError("its uses are not the amounts of limits")
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
     run: Run = object.__new__(Run)
@@ -447,12 +455,44 @@ def run_of(row: Sequence[Any]) -> Run:
     return run
 
 
+_ANY_TEXT = _TEXT | {type(None)}
+_STATE_TYPES: dict[str, set[type]] = {
+    "story": {list},
+    "created_by": _TEXT,
+    "assigned_by": _ANY_TEXT,
+    **dict.fromkeys(_TIMES, _NUMBER | {type(None)}),
+    **dict.fromkeys(_TEXTS, _ANY_TEXT),
+    "output": {dict, list, str, int, float, bool, type(None)},
+    "progress": {list, type(None)},
+    "held": {bool},
+    "cancelled": {bool},
+    "admitted": {bool},
+    **dict.fromkeys(("failures", "losses", "rounds"), _WHOLE),
+    "previous": {list},
+    "superseded": {list},
+    "declined": {dict},
+    "scores": {dict},
+    "keep": _TEXT,
+}
+"""The types of the fields in ``state``."""
+
+
+def _object(value: Any, types: Mapping[str, set[type]]) -> dict[str, Any]:
+    """A JSON value that is an object whose fields have these types. Raises TypeError."""
+    if type(value) is not dict:
+        raise TypeError(f"it is not an object but a {type(value).__name__}")
+    for name, field_value in value.items():
+        if type(field_value) not in types.get(name, ()):
+            raise TypeError(f"{name} is of type {type(field_value).__name__}")
+    return value
+
+
 def _state_fields(text: str) -> dict[str, Any]:
     """Return the fields in a ``state``, for one run or several: nobody may change the dictionary."""
     known, known_fields = _memo.created
     if text == known:
         return known_fields
-    fields: dict[str, Any] = from_text(text)
+    fields: dict[str, Any] = _object(from_text(text), _STATE_TYPES)
     start = text.rfind(_STORY)
     as_written = start >= 0 and next(reversed(fields)) == "story"  # not reordered by a database
     story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in fields["story"]])
@@ -477,6 +517,15 @@ SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "
 _SESSION_TYPES = (_TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE | {bool}, _NUMBER, _TEXT, _TEXT)
 _TERMS = ("joined_at", "host", "can", "slots", "backlog", "accepts", "timeout")
 """The fields of a session that are in ``terms``, as JSON."""
+_TERM_TYPES: dict[str, set[type]] = {
+    "joined_at": _NUMBER,
+    "host": _TEXT,
+    "can": {list},
+    "slots": _WHOLE,
+    "backlog": _WHOLE,
+    "accepts": _TEXT | {type(None)},
+    "timeout": _NUMBER,
+}
 
 
 def session_row(session: Session) -> tuple[Any, ...]:
@@ -493,10 +542,15 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
             if type(value) not in allowed:
                 raise TypeError(f"{name} is of type {type(value).__name__}")
         fields = dict(zip(SESSION_COLUMNS, row, strict=False))
-        session_terms = from_text(fields.pop("terms"))
+        session_terms = _object(from_text(fields.pop("terms")), _TERM_TYPES)
+        if not all(type(capability) is str for capability in session_terms["can"]):
+            raise TypeError("can has other values than text")
         fields |= {name: session_terms[name] for name in _TERMS}
         fields |= {"can": frozenset(session_terms["can"]), "draining": bool(fields["draining"]), "used": used}
-        return Session(**{**fields, "profile": from_text(fields["profile"])})
+        profile = from_text(fields["profile"])
+        if type(profile) is not dict:
+            raise TypeError("its profile is not an object")
+        return Session(**{**fields, "profile": profile})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
@@ -512,11 +566,56 @@ def stored_notice(text: str) -> Notice:
 # -- other rows --------------------------------------------------------------------------------------------------------
 
 
+OBJECTS = frozenset(
+    {
+        *("answer", "audit", "backfill", "bulk", "credential", "gateway", "schedule-plan", "settings", "store"),
+        *("limit", "limit-account", "workflow", "workflow-version"),
+    }
+)
+"""The first parts of the keys of registers whose values are objects. The others are checked by those who read them."""
+
+
+def limited_of(row: Sequence[Any]) -> LimitedRuns:
+    """Return the group of waiting runs in a row. Raises CorruptRecord."""
+    group = LimitedRuns._make((*row[:4], bool(row[4]), *row[5:]))
+    try:
+        uses_of(group.uses)
+    except ValueError as error:
+        raise CorruptRecord(f"runs of {group.workflow} cannot be read: {error!r}") from error
+    return group
+
+
+def readable(decode: Callable[[Any], Decoded], rows: Sequence[Any]) -> list[Decoded]:
+    """The records in rows. One that cannot be read is left out, and named in the log."""
+    try:
+        return [decode(row) for row in rows]
+    except CorruptRecord:
+        return [record for row in rows for record in _readable(decode, row)]
+
+
+def _readable(decode: Callable[[Any], Decoded], row: Any) -> Iterator[Decoded]:
+    try:
+        yield decode(row)
+    except CorruptRecord as error:
+        _warn(str(error))
+
+
+@lru_cache(maxsize=1000)
+def _warn(text: str) -> None:
+    """Once in a process: some lists are read every second."""
+    log.warning("%s; it is left out", text)
+
+
 def register_of(row: Sequence[Any]) -> Register:
     """Return the register in a row: key, value as JSON, revision. Raises CorruptRecord."""
-    key, value, revision = row
+    key, text, revision = row
     try:
-        return Register(key, from_text(value), revision)
+        value = from_text(text)
+        if type(value) is not dict and key.partition("/")[0] in OBJECTS:
+            raise TypeError(f"it is not an object but a {type(value).__name__}")
+        if key == "store/id" and type(value.get("id")) is not str:
+            raise TypeError("it has no id")
+        return Register(key, value, revision)
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"register {key} cannot be read: {error!r}", revision=revision) from error
 

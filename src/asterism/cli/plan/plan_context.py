@@ -143,6 +143,8 @@ def warn_of_slots(concurrency: int | None, slots: int, whose: str) -> None:
     """Say what limits the tasks at once if that is not ``concurrency``."""
     if concurrency is not None and slots < concurrency:
         note(f"At most {slots} tasks run at once, not {concurrency}: {whose} {slots} slots in all.")
+
+
 report_option = option("--report FILE.html", "Write a report of the run as a web page.", callback=writable_file)
 plain_option = option("--plain", "Print a line for each event instead of the live view.")
 

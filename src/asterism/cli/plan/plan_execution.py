@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
 import shlex
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence

@@ -73,8 +73,9 @@ def accept_plugin(plugin: Mapping[str, Any]) -> str | None:
     """The check of a plan without an orchestrator: the plug-in checks its work later."""
     return None
 
+
 Overlap = tuple[str, int] | tuple[str, int, str]
-"""A policy, how many plans may run before it counts, and the key of these plans; without one, those of the same file."""
+"""A policy, how many plans may run before it counts, and their key; without one, plans of the same file count."""
 
 
 class Graph:

@@ -144,6 +144,7 @@ _MAPPINGS = ("env", "uses")
 DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
 
+
 def ambiguous_timeout(fields: Container[str]) -> str | None:
     """What is wrong with fields that a person gives together, and that meant something else once: ``timeout`` was the
     time without a heartbeat. None if they are clear."""

@@ -35,7 +35,9 @@ from asterism.store.row_codec import (
     chunk_of,
     from_text,
     like_pattern,
+    limited_of,
     plan_of,
+    readable,
     register_of,
     run_of,
     searched,
@@ -119,7 +121,7 @@ class Reads:
             query.batch,
             query.with_files,
         )
-        return [run_of(row) for row in rows]
+        return readable(run_of, rows)
 
     async def scan_end(self, query: Query, number: int) -> str | None:
         names = [getattr(query, name) if name == query.index else None for name in INDEXED]
@@ -133,20 +135,20 @@ class Reads:
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         rows = await self._broad.fetch(statements()["orphans"], now, limit)
         width = len(COLUMNS)
-        return [(run_of(row[:width]), session_of(row[width:])) for row in map(tuple, rows)]
+        return readable(lambda row: (run_of(row[:width]), session_of(row[width:])), [tuple(row) for row in rows])
 
     async def waiting(self) -> list[WaitingRuns]:
         return [WaitingRuns(*row) for row in await self._broad.fetch(statements()["waiting"])]
 
     async def limited(self) -> list[LimitedRuns]:
-        return [LimitedRuns(*row) for row in await self._broad.fetch(statements()["limited"])]
+        return readable(limited_of, await self._broad.fetch(statements()["limited"]))
 
     async def limited_runs(self, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
         if not all(storable(text) for text in (group.uses, group.workflow, group.batch or "", after)):
             return []
         conditions = (group.uses, group.workflow, group.batch, group.priority, group.waiting)
         rows = await self._broad.fetch(statements()["limited_runs"], *conditions, after, limit)
-        return [run_of(row) for row in rows]
+        return readable(run_of, rows)
 
     async def counts(self) -> Mapping[RunStatus, int]:
         return {_STATUSES[status]: number for status, number in await self._broad.fetch(statements()["counts"])}
@@ -168,7 +170,9 @@ class Reads:
             return []
         rows = await self._quick.fetch(statements()["sessions"], ended, device)
         used = {row[0]: row[-1] for row in rows if row[1] is None}
-        sessions = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
+        sessions = readable(
+            lambda row: session_of(row, used.get(row[0], 0)), [row for row in rows if row[1] is not None]
+        )
         return sorted(sessions, key=attrgetter("id"))
 
     async def register(self, key: str) -> Register | None:
@@ -177,7 +181,7 @@ class Reads:
 
     async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
         rows = await self._quick.fetch(statements()["registers"], prefix, most) if storable(prefix) else []
-        return [register_of(row) for row in rows]
+        return readable(register_of, rows)
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         before, before_name = query.before

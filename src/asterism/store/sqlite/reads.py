@@ -140,7 +140,7 @@ def find(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
     limit = "" if query.limit is None else " LIMIT ?"
     values += [] if query.limit is None else [query.limit]
     statement = f"{_FIND}{_where(conditions)} ORDER BY {order}{limit}"
-    return [row_codec.run_of(row) for row in cursor.execute(statement, values).fetchall()]
+    return row_codec.readable(row_codec.run_of, cursor.execute(statement, values).fetchall())
 
 
 def scan_end(cursor: sqlite3.Cursor, query: Query, number: int) -> str | None:
@@ -211,7 +211,7 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
 
 def orphans(cursor: sqlite3.Cursor, now: float, limit: int) -> list[tuple[Run, Session]]:
     rows = cursor.execute(STATEMENTS["orphans"], (now, limit)).fetchall()
-    return [(row_codec.run_of(row[:_WIDTH]), row_codec.session_of(row[_WIDTH:])) for row in rows]
+    return row_codec.readable(lambda row: (row_codec.run_of(row[:_WIDTH]), row_codec.session_of(row[_WIDTH:])), rows)
 
 
 def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
@@ -220,12 +220,12 @@ def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
 
 def limited(cursor: sqlite3.Cursor) -> list[LimitedRuns]:
     rows = cursor.execute(STATEMENTS["limited"]).fetchall()
-    return [LimitedRuns._make((*row[:4], bool(row[4]), *row[5:])) for row in rows]
+    return row_codec.readable(row_codec.limited_of, rows)
 
 
 def limited_runs(cursor: sqlite3.Cursor, group: LimitedRuns, limit: int, *, after: str = "") -> list[Run]:
     conditions = {**group._asdict(), "limit": limit, "after": after}
-    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["limited_runs"], conditions).fetchall()]
+    return row_codec.readable(row_codec.run_of, cursor.execute(STATEMENTS["limited_runs"], conditions).fetchall())
 
 
 def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
@@ -247,7 +247,7 @@ def last_ends(cursor: sqlite3.Cursor, batch: str, limit: int) -> list[float]:
 
 def sessions(cursor: sqlite3.Cursor, *, ended: bool = False, device: str | None = None) -> list[Session]:
     rows = cursor.execute(STATEMENTS["sessions"], (ended, device, device)).fetchall()
-    return [row_codec.session_of(row[:-1], row[-1]) for row in rows]
+    return row_codec.readable(lambda row: row_codec.session_of(row[:-1], row[-1]), rows)
 
 
 def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
@@ -258,7 +258,7 @@ def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
 def registers(cursor: sqlite3.Cursor, prefix: str, most: int | None = None) -> list[Register]:
     limit = -1 if most is None else most  # SQLite's number for none
     rows = cursor.execute(STATEMENTS["registers"], (prefix, prefix, limit)).fetchall()
-    return list(map(row_codec.register_of, rows))
+    return row_codec.readable(row_codec.register_of, rows)
 
 
 def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
