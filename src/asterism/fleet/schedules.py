@@ -112,8 +112,7 @@ class Schedules:
         :param every: an interval in whole seconds, instead of ``cron``.
         :param on_event: the name of the events, such as ``payment/*``, that create a plan each, instead of times.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
-        :param overlap: if work is open: ``skip`` (default), ``queue`` (default for events and if ``catch_up`` is
-            ``all``), ``replace`` or ``allow``.
+        :param overlap: if work is open: ``skip``, ``queue`` (for events and catch-up ``all``), ``replace``, ``allow``.
         :param parallel: how much work may be open before ``overlap`` counts.
         :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
         :param after_previous: ``success``: the plan of a tick waits until that of the tick before has completed.
