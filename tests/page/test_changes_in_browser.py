@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.page.browser_scenes import PHONE, chromium, needs_chromium, opened
+from tests.page.browser_scenes import PHONE, chromium, expect, needs_chromium, opened
 from tests.page.plan_server import served
 from tests.page.sized_scenes import small_scene
+from tests.process_scenes import PATIENCE
 
 pytestmark = needs_chromium
 
@@ -27,7 +28,7 @@ def test_a_failed_task_of_a_plan_that_ended_is_changed_and_the_plan_continues_fr
         page.get_by_role("button", name="Change and continue from here").press("Enter")
         form = page.get_by_role("complementary", name="Edit the plan")
         command = form.get_by_label("Command")
-        page.wait_for_function("[...document.querySelectorAll('input')].some((one) => one.value === 'make lint')")
+        expect(command).to_have_value("make lint", timeout=1000 * PATIENCE)
         command.fill("make lint FIX=1")
         form.get_by_role("button", name="Dry run").press("Enter")
         form.get_by_text("run 2 tasks again: lint, package").wait_for()

@@ -1,7 +1,7 @@
 // An edit that waits for a person, who approves, changes or refuses it.
 import { post } from "./api.js";
 import { Diff } from "./batch_diff.js";
-import { Action } from "./parts.js";
+import { Action, Field, lines } from "./parts.js";
 import { may } from "./permissions.js";
 import { html, useState } from "./ui.js";
 import { clock, costText, words } from "./words.js";
@@ -15,7 +15,7 @@ export function Approval({ item, name, done, show, change, cycle }) {
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
     <${Diff} edits=${item.batch.edits} changes=${item.changes} />
     <${Facts} item=${item} cost=${cycle?.cost} />
-    ${may("approve_edit") && html`<label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>`}
+    ${may("approve_edit") && html`<${Field} label="Reason for the decision">${lines(reason, setReason, { people: true })}<//>`}
     <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
 }
 

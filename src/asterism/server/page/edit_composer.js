@@ -2,8 +2,8 @@
 // changes an edit that waits for approval.
 import { go } from "./address.js";
 import { get, post } from "./api.js";
-import { EMPTY_AGENT, FIELDS, OPERATIONS, emptyOperation, operations } from "./edit_draft.js";
-import { Field, Violations } from "./parts.js";
+import { EMPTY_AGENT, FIELDS, OPERATIONS, emptyOperation, isUnchanged, operations } from "./edit_draft.js";
+import { Field, Violations, lines } from "./parts.js";
 import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { editText, plural } from "./words.js";
@@ -36,7 +36,8 @@ export function EditComposer({ state, draft, show }) {
     setBusy(true);
     try {
       const batch = operations(edits);
-      if (approval && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
+      const unchanged = approval && isUnchanged(draft.value);
+      if (!unchanged && JSON.stringify(batch).includes(HIDDEN)) throw new Error(`The edit contains a secret, which is shown as ${HIDDEN}: write it in full, or refer to it by its name.`);
       const body = { edits: batch, reason, base_version: state.view.value.version };
       if (retry) await again(batch, dryRun);
       else if (dryRun) {
@@ -45,7 +46,7 @@ export function EditComposer({ state, draft, show }) {
         const wait = waits.length && !approval ? ` It would wait for approval: ${waits.join("; ")}.` : "";
         setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.${wait}` });
       } else {
-        if (approval) await post(["plans", state.name, "approvals", approval.id, "approve"], { edits: batch, reason });
+        if (approval) await post(["plans", state.name, "approvals", approval.id, "approve"], unchanged ? {} : { edits: batch, reason });
         else if (cycle) await post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason });
         else await post(["plans", state.name, "edits"], body);
         await applied();
@@ -69,11 +70,11 @@ export function EditComposer({ state, draft, show }) {
     ${retry && html`<p class="note">The plan is opened again with this change, and ${retry.join(", ")} and the tasks after it run again. Completed tasks before it keep their results.</p>`}
     ${edits.length === 0 && html`<p class="note">Choose an operation. Several form one batch, which is applied whole or not at all.</p>`}
     <ol class="operations">${edits.map((edit, index) => html`<li key=${index}><fieldset><legend>${index + 1}. ${OPERATIONS[edit.op]}</legend>
-      <${OperationFields} state=${state} edit=${edit} change=${(next) => changeEdit(index, next)} />
+      <${OperationFields} state=${state} edit=${edit} planned=${edits.filter((one) => one !== edit && one.op === "add_task" && one.task.id).map((one) => one.task.id)} change=${(next) => changeEdit(index, next)} />
       <button class="plain" onClick=${() => change({ edits: edits.filter((_, place) => place !== index) })} aria-label=${`Remove from the batch: operation ${index + 1}`}>Remove from the batch</button></fieldset></li>`)}</ol>
     <${Field} label="Add an operation"><select value="" onChange=${(event) => { const op = event.target.value; if (op) change({ edits: [...edits, emptyOperation(op)] }); event.target.value = ""; }}>
       <option value="">Choose…</option>${Object.entries(OPERATIONS).map(([op, text]) => html`<option value=${op}>${text}</option>`)}</select><//>
-    <${Field} label="Reason" hint="Recorded with the edit."><input value=${reason} onInput=${(event) => change({ reason: event.target.value })} /><//>
+    <${Field} label="Reason" hint="Recorded with the edit.">${lines(reason, (typed) => change({ reason: typed }), { people: true })}<//>
     ${edits.length > 0 && html`<details><summary>As text</summary><ul class="plain-list">${edits.map((edit) => html`<li>${editText(edit)}</li>`)}</ul></details>`}
     <${TaskNames} state=${state} />
     <footer><div class="verdict" role="status">${verdict && html`<p class=${verdict.ok ? "good" : "bad"}>${verdict.ok ? "✓" : "✗"} ${verdict.text}</p><${Violations} items=${verdict.violations} />`}</div>
@@ -84,25 +85,33 @@ export function EditComposer({ state, draft, show }) {
 
 const TaskNames = ({ state }) => html`<datalist id="task-names">${state.view.value.tasks.slice(0, 2000).map((task) => html`<option value=${task.id} />`)}</datalist>`;
 
-function OperationFields({ state, edit, change }) {
+function OperationFields({ state, edit, planned, change }) {
   const name = (label, field, hint) => html`<${Field} label=${label} hint=${hint}><input list="task-names" autocomplete="off" value=${edit[field] ?? ""} onInput=${(event) => change({ ...edit, [field]: event.target.value })} /><//>`;
-  const text = (label, name, hint) => html`<${Field} label=${label} hint=${hint}><input spellcheck=${false} value=${edit[name] ?? ""} onInput=${(event) => change({ ...edit, [name]: event.target.value })} /><//>`;
+  const text = (label, name, hint) => html`<${Field} label=${label} hint=${hint}>${lines(edit[name], (typed) => change({ ...edit, [name]: typed }))}<//>`;
   const choice = (label, name, options) => html`<${Field} label=${label}><select value=${edit[name] ?? ""} onChange=${(event) => change({ ...edit, [name]: event.target.value })}>${options.map(([value, words]) => html`<option value=${value}>${words}</option>`)}</select><//>`;
-  const json = (label, hint) => html`<${Field} label=${label} hint=${hint}><textarea rows="3" spellcheck=${false} value=${edit.more ?? ""} onInput=${(event) => change({ ...edit, more: event.target.value })} /><//>`;
+  const json = (label, hint) => html`<${Field} label=${label} hint=${hint}>${lines(edit.more, (typed) => change({ ...edit, more: typed }), { least: 3 })}<//>`;
   const task = (name, value) => { const { [name]: _, ...rest } = edit.task; change({ ...edit, task: value ? { ...rest, [name]: value } : { id: "", ...rest } }); };
   if (edit.op === "add_task") {
     return html`<${Field} label="Id"><input value=${edit.task.id} onInput=${(event) => task("id", event.target.value)} /><//>
       <${Field} label="Work"><select value=${edit.agent ? "agent" : "shell"} onChange=${(event) => change(workOf(edit, event.target.value))}><option value="shell">a shell line</option><option value="agent">a description for an agent</option></select><//>
       ${edit.agent ? html`<${AgentFields} agent=${edit.agent} change=${(agent) => change({ ...edit, agent })} />`
-      : html`<${Field} label="Command" hint="A shell command."><input spellcheck=${false} value=${edit.task.shell ?? ""} onInput=${(event) => task("shell", event.target.value)} /><//>`}
+      : html`<${Field} label="Command" hint="A shell script, of one line or several.">${lines(edit.task.shell, (typed) => task("shell", typed), { least: 2 })}<//>`}
       <${Field} label="Device" hint=${edit.agent ? "Optional: the name of a device with an agent." : "Optional: the name of a device."}><input spellcheck=${false} autocomplete="off" value=${edit.task.device ?? ""} onInput=${(event) => task("device", event.target.value)} /><//>
-      ${name("After", "after", "The tasks it depends on, separated by commas.")}${json("More fields (JSON)", 'Such as {"timeout": 60, "retries": 2}.')}`;
+      <${After} tasks=${[...planned, ...state.view.value.tasks.map((task) => task.id)]} after=${edit.after} change=${(after) => change({ ...edit, after })} />${json("More fields (JSON)", 'Such as {"timeout": 60, "retries": 2}.')}`;
   }
   if (edit.op === "remove_task") return html`${name("Task", "task_id")}${choice("Its dependents", "dependents", [["", "must not exist"], ["bridge", "depend on its dependencies instead"], ["remove", "are removed too"]])}`;
   if (edit.op === "update_task") return html`${name("Task", "task_id")}<${ChangedFields} state=${state} edit=${edit} change=${change} />${json("Other fields (JSON)", 'Such as {"priority": 5, "env": {"CI": "1"}}.')}`;
   if (edit.op === "cancel_task") return html`${name("Task", "task_id")}${text("Reason", "reason")}`;
   const outcome = edit.op === "remove_dependency" ? "" : html`${choice("When it ends with", "on", [["", "success"], ["failure", "failure"], ["completion", "success or failure"], ["always", "any end, also if it never ran"], ["teardown", "everything below it: this tears it down"]])}${text("Condition", "when", "Optional, such as result.ok.")}`;
   return html`${name("From", "source")}${name("To", "target")}${outcome}`;
+}
+
+// The tasks that a new one comes after, each chosen from the tasks of the plan and of this batch.
+function After({ tasks, after, change }) {
+  const others = tasks.filter((id) => !after.includes(id));
+  return html`<${Field} label="After" hint="The tasks that have to succeed before it."><select value="" onChange=${(event) => { change([...after, event.target.value]); event.target.value = ""; }}>
+      <option value="">${after.length ? "Choose another task…" : "Choose a task…"}</option>${others.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select><//>
+    ${after.length > 0 && html`<ul class="chosen" aria-label="Chosen tasks">${after.map((id) => html`<li key=${id}>${id} <button class="plain small" aria-label=${`Leave out ${id}`} onClick=${() => change(after.filter((one) => one !== id))}>✕</button></li>`)}</ul>`}`;
 }
 
 // A task to add, with another kind of work.
@@ -114,27 +123,32 @@ function workOf(edit, kind) {
 }
 
 function AgentFields({ agent, change }) {
-  const text = (label, field, hint, rows) => html`<${Field} label=${label} hint=${hint}><textarea class="prose" rows=${rows} value=${agent[field]} onInput=${(event) => change({ ...agent, [field]: event.target.value })} /><//>`;
+  const text = (label, field, hint, least) => html`<${Field} label=${label} hint=${hint}>${lines(agent[field], (typed) => change({ ...agent, [field]: typed }), { people: field !== "result", least })}<//>`;
   return html`${text("What to do", "description", "The agent reads this.", 3)}${text("Tips", "tips", "Optional: one a line.", 2)}${text("Expected result (JSON Schema)", "result", 'Optional, such as {"type": "object", "required": ["error"]}.', 2)}`;
 }
 
+const control = (kind, value, change) => (kind === "number" ? html`<input inputmode="decimal" value=${value} onInput=${(event) => change(event.target.value)} />` : lines(value, change, { people: kind === "prose" }));
+
+const nowText = (value) => (value == null ? "not set" : String(value).includes("\n") ? plural(String(value).split("\n").length, "line") : value);
+
 // The common fields of a task as they are now. Only those that differ become part of the edit.
 function ChangedFields({ state, edit, change }) {
-  const [definition, setDefinition] = useState({});
   const known = state.tasks.has(edit.task_id);
+  const [definition, setDefinition] = useState(null); // null until it is read: an empty field would be taken for the present value
   useEffect(() => {
     let current = true;
-    setDefinition({});
-    if (known) get(["plans", state.name, "tasks", edit.task_id]).then((found) => current && setDefinition(found.definition ?? {}), () => {});
+    const show = (found) => current && setDefinition(found.definition ?? {});
+    setDefinition(known ? null : {});
+    if (known) get(["plans", state.name, "tasks", edit.task_id]).then(show, () => show({}));
     return () => { current = false; };
   }, [edit.task_id, known]);
-  const set = (field, kind) => (event) => {
-    const typed = event.target.value;
+  if (definition === null) return html`<p class="note">Loading…</p>`;
+  const set = (field, kind) => (typed) => {
     const value = kind === "number" && typed !== "" && !Number.isNaN(Number(typed)) ? Number(typed) : typed === "" ? null : typed;
     const { [field]: _, ...rest } = edit.changes;
-    change({ ...edit, changes: value === (definition[field] ?? null) ? rest : { ...rest, [field]: value } });
+    change({ ...edit, changes: typed === String(definition[field] ?? "") ? rest : { ...rest, [field]: value } });
   };
   const shown = Object.entries(FIELDS).filter(([field]) => field !== "shell" || definition.shell !== undefined || field in edit.changes || !known);
-  return shown.map(([field, [label, kind]]) => html`<${Field} key=${field} label=${label} hint=${field in edit.changes ? `changed; now ${definition[field] ?? "not set"}` : ""}>
-    <input spellcheck=${false} inputmode=${kind === "number" ? "decimal" : undefined} value=${(field in edit.changes ? edit.changes[field] : definition[field]) ?? ""} onInput=${set(field, kind)} /><//>`);
+  return shown.map(([field, [label, kind]]) => html`<${Field} key=${field} label=${label} hint=${field in edit.changes ? `changed; now ${nowText(definition[field])}` : ""}>
+    ${control(kind, (field in edit.changes ? edit.changes[field] : definition[field]) ?? "", set(field, kind))}<//>`);
 }

@@ -85,6 +85,15 @@ export function Field({ label, children, hint }) {
   return html`<div class="field"><label><span>${label}</span>${control}</label>${hint && html`<small id=${id}>${hint}</small>`}</div>`;
 }
 
+const MOST_ROWS = 20;
+
+// A control for text that may have several lines: an <input> would remove its newlines. `text` is a text of people,
+// otherwise it is code.
+export function lines(value, change, { people = false, least = 1, ...terms } = {}) {
+  const rows = Math.min(MOST_ROWS, Math.max(least, String(value ?? "").split("\n").length));
+  return html`<textarea class=${people ? "prose" : ""} rows=${rows} spellcheck=${people} wrap=${people ? undefined : "off"} autocomplete="off" value=${value ?? ""} onInput=${(event) => change(event.target.value)} ...${terms}></textarea>`;
+}
+
 // A list that is read again by `load` when `when` changes.
 export function useList(load, when) {
   const [state, setState] = useState({ items: null, problem: null });

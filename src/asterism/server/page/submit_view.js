@@ -1,7 +1,7 @@
 // A new plan: its text or a file, a form for its parameters, the mistakes by line, and then the plan itself.
 import { go } from "./address.js";
 import { post } from "./api.js";
-import { Action, Failure, Field } from "./parts.js";
+import { Action, Failure, Field, lines } from "./parts.js";
 import { classes, html, useEffect, useRef, useState } from "./ui.js";
 import { plural } from "./words.js";
 
@@ -58,7 +58,7 @@ export function SubmitView() {
         ${declared.map((one) => html`<${Parameter} key=${one.name} item=${one} typed=${typed[one.name]} mistake=${mistakes[one.name]} change=${(value) => setTyped({ ...typed, [one.name]: value })} />`)}
         <h3>The plan</h3>
         <${Field} label="Name" hint=${name ? "May have {name}, {date}, {time} and {seconds}." : `Without one: ${checked?.name ?? "that of the file"}`}><input value=${name} maxlength="100" onInput=${(event) => setName(event.target.value)} /><//>
-        <${Field} label="Reason" hint="Recorded in the audit log."><input value=${reason} onInput=${(event) => setReason(event.target.value)} /><//>
+        <${Field} label="Reason" hint="Recorded in the audit log.">${lines(reason, setReason, { people: true })}<//>
         ${missing.length > 0 && html`<p class="note" role="status">Without a value: ${missing.join(", ")}</p>`}
         <p class="buttons"><${Action} operation="submit_plan" kind="primary" disabled=${!ready} act=${submit}>Submit<//><${Action} operation="check_plan" act=${check}>Check again<//></p>
       </form></div></div>`;
@@ -100,7 +100,8 @@ function Parameter({ item, typed, mistake, change }) {
   const terms = { value, "aria-invalid": mistake ? "true" : undefined, required: item.required };
   return html`<${Field} label=${item.name} hint=${mistake ? `${hint}. ${mistake}` : hint}>${options
     ? html`<select ...${terms} onChange=${(event) => change(event.target.value)}><option value="">${item.required ? "Choose…" : "default"}</option>${options.map((one) => html`<option value=${one}>${one}</option>`)}</select>`
-    : html`<input ...${terms} inputmode=${item.type === "integer" ? "numeric" : item.type === "number" ? "decimal" : undefined} onInput=${(event) => change(event.target.value)} />`}<//>`;
+    : item.type === "integer" || item.type === "number" ? html`<input ...${terms} inputmode=${item.type === "integer" ? "numeric" : "decimal"} onInput=${(event) => change(event.target.value)} />`
+    : lines(value, change, terms)}<//>`;
 }
 
 // What was typed as values of the types of the parameters, and what cannot be one. An empty field keeps its default.

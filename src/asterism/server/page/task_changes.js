@@ -37,7 +37,7 @@ export function replacement(view, definition, id) {
   const moved = ({ source, target, on, when }) => ({ op: "add_dependency", source, target, ...(on ? { on } : {}), ...(when ? { when } : {}) });
   const waits = new Map(view.tasks.map((task) => [task.id, isOpen(task)]));
   return [
-    { ...writtenTask({ ...definition, id: name }), after: above.filter(isPlain).map((edge) => edge.source).join(", ") },
+    { ...writtenTask({ ...definition, id: name }), after: above.filter(isPlain).map((edge) => edge.source) },
     ...above.filter((edge) => !isPlain(edge)).map((edge) => moved({ ...edge, target: name })),
     ...below.filter((edge) => waits.get(edge.target)).flatMap((edge) => [{ op: "remove_dependency", source: id, target: edge.target }, moved({ ...edge, source: name })]),
   ];

@@ -54,7 +54,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
     ${isChangeable(state, data) && html`<p class="buttons">${compose && html`<${Action} kind="primary" operation=${operationOf(state, data)} label=${isOpen(data) ? `Edit ${id}` : undefined} act=${async () => compose(await changeOf(state, data))}>${ENDED.has(data.status) ? "Change and continue from here" : "Edit"}<//>`}
       ${ENDED.has(data.status) && ENDED_STATES.has(state.view.value.state) && html`<${Action} operation="retry_plan" confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//>`}</p>`}
     ${!ENDED.has(data.status) && compose && html`<p class="buttons" data-operation="edit_plan">
-      <button onClick=${() => compose({ edits: [{ op: "add_task", task: { id: "" }, after: id }] })}>Add a task after it</button>
+      <button onClick=${() => compose({ edits: [{ op: "add_task", task: { id: "" }, after: [id] }] })}>Add a task after it</button>
       ${isOpen(data) && html`<button onClick=${() => compose({ edits: [{ op: "remove_task", task_id: id }] })}>Remove</button>`}
       <button onClick=${() => compose({ edits: [{ op: "add_dependency", source: isOpen(data) ? "" : id, target: isOpen(data) ? id : "" }] })}>Add a dependency</button>
       <button onClick=${() => compose({ edits: [{ op: "cancel_task", task_id: id, reason: "" }] })}>Cancel task</button></p>`}
