@@ -64,6 +64,9 @@ class PlanScene:
         self.cycles: list[dict[str, Any]] = []
         self.approvals: list[dict[str, Any]] = []
         self.closed: list[dict[str, Any]] = []
+        self.decided: list[dict[str, Any]] = []
+        self.others: list[dict[str, Any]] = []  # more plans of the list
+        self.batches: list[dict[str, Any]] = []
         self.files: dict[tuple[str, str, str], bytes] = {}
         self.damaged: set[str] = set()
         self.elements: list[dict[str, Any]] = []  # the tasks behind folded groups
@@ -168,6 +171,7 @@ class PlanServer:
             f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
             f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
             f"{plan}/cycles": lambda request: items(scene.cycles),
+            f"{plan}/approvals": lambda request: items([*scene.approvals, *scene.decided]),
             f"{plan}/tasks": self._tasks,
             f"{plan}/tasks/{{task}}": self._task,
             f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
@@ -184,6 +188,8 @@ class PlanServer:
             "/api/v1/runs/{run}": lambda request: scene.runs[0],
             "/api/v1/runs/{run}/why": lambda request: {"reasons": [{"text": "no device with 'gpu' is free"}]},
             "/api/v1/runs/{run}/logs": lambda request: items([]),
+            "/api/v1/batches": lambda request: items(scene.batches),
+            "/api/v1/batches/{batch}": lambda request: scene.batches[0],
             "/api/v1/schedules": lambda request: items(scene.schedules),
             "/api/v1/schedules/{schedule}/ticks": self._ticks,
             "/api/v1/series": lambda request: items(scene.series),
@@ -210,7 +216,8 @@ class PlanServer:
 
     def _plans(self, request: Request) -> Any:
         summary = self.scene.summary()
-        return items([summary] if request.query_params.get("name", "").lower() in summary["name"].lower() else [])
+        search = request.query_params.get("name", "").lower()
+        return items([plan for plan in (summary, *self.scene.others) if search in plan["name"].lower()])
 
     def _tasks(self, request: Request) -> Any:
         status, search = (request.query_params.get(name, "") for name in ("status", "search"))
@@ -250,7 +257,8 @@ class PlanServer:
 
     def _runs(self, request: Request) -> Any:
         wanted = {
-            name: request.query_params.get(name) for name in ("status", "workflow", "device", "series", "waiting")
+            name: request.query_params.get(name)
+            for name in ("status", "workflow", "device", "series", "batch", "waiting")
         }
         runs = [
             run for run in self.scene.runs if all(not value or run.get(name) == value for name, value in wanted.items())
@@ -327,7 +335,7 @@ class PlanServer:
                 return JSONResponse(
                     {"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422
                 )
-        if path.endswith("/retry"):
+        if path.startswith("plans/") and path.endswith("/retry"):
             return JSONResponse({"tasks": [*body["from_tasks"], "package"], "version": self.scene.plan.version})
         if path.endswith("/answer"):
             self.scene.cycles.clear()
@@ -545,6 +553,8 @@ def fleet(scene: PlanScene) -> None:
             "workflow": "backup",
             "cron": "0 3 * * *",
             "timezone": "Europe/Berlin",
+            "plan": None,
+            "start": 0,
             "due_in": 31000,
             "paused": None,
         },

@@ -1,4 +1,4 @@
-"""Every field of the page that takes text keeps newlines, tabs, quotes and unicode, and sends nothing that was not typed."""
+"""Every field for text keeps newlines, tabs, quotes and unicode, and a form sends nothing that was not typed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.process_scenes import PATIENCE
 
 pytestmark = needs_chromium
 
-SCRIPT = "set -e\n\tif [ \"$a\" = 'b' ]; then\n\t\techo \"größer – 日本語 🚀\" \\\n\t\t  `date`\n\tfi\n\nexit 0\n"
+SCRIPT = 'set -e\n\tif [ "$a" = \'b\' ]; then\n\t\techo "größer – 日本語 🚀" \\\n\t\t  `date`\n\tfi\n\nexit 0\n'
 """Several lines with tabs, quotes and unicode, and an empty line."""
 AGENT = {"description": SCRIPT, "tips": ["one", "two lines\nof one tip"], "result": {"type": "object"}}
 
@@ -76,7 +76,7 @@ def test_every_field_of_an_edit_keeps_its_text(browser: Any) -> None:
         fields = add("add_task")
         fields.get_by_label("Id").fill("größe")
         fields.get_by_label("Command").fill(SCRIPT)
-        fields.get_by_label("Device").fill("büro \"2\"")
+        fields.get_by_label("Device").fill('büro "2"')
         fields.get_by_label("After").select_option("package")
         fields.get_by_label("After").select_option("docs")
         fields.get_by_role("button", name="Leave out docs").click()
@@ -85,7 +85,7 @@ def test_every_field_of_an_edit_keeps_its_text(browser: Any) -> None:
         fields.get_by_label("Id").fill("notes")
         fields.get_by_label("Work").select_option("agent")
         fields.get_by_label("What to do").fill(SCRIPT)
-        fields.get_by_label("Tips").fill("\"one\"\n\ttwo – ü")
+        fields.get_by_label("Tips").fill('"one"\n\ttwo – ü')
         fields.get_by_label("Expected result").fill('{\n\t"title": "ü"}')
         assert "größe" in fields.get_by_label("After").inner_text(), "a task of this batch can be chosen"
         fields.get_by_label("After").select_option("größe")
@@ -96,8 +96,8 @@ def test_every_field_of_an_edit_keeps_its_text(browser: Any) -> None:
         fields.get_by_role("combobox", name="From").fill("docs")
         fields.get_by_role("combobox", name="To").fill("package")
         fields.get_by_label("Condition").fill("result.ok\n\t&& result.text == 'ü'")
-        form.get_by_role("button", name="Dry run").click()
-        page.wait_for_function("document.querySelector('.verdict').innerText")
+        with page.expect_response("**/edits"):
+            form.get_by_role("button", name="Dry run").click()
     edits = scene.posted[0][1]["edits"]
     agent = {"description": SCRIPT, "tips": ['"one"', "two – ü"], "result": {"title": "ü"}}
     assert edits == [
@@ -117,7 +117,11 @@ def waiting_scene() -> PlanScene:
     """An edit waits with a script, work for an agent, and a reason of two lines."""
     scene = release_scene()
     tasks = [{"id": "mend", "shell": SCRIPT}, {"id": "describe", "agent": AGENT}]
-    batch = {"author": "model", "reason": "first\n\tsecond", "edits": [{"op": "add_task", "task": task} for task in tasks]}
+    batch = {
+        "author": "model",
+        "reason": "first\n\tsecond",
+        "edits": [{"op": "add_task", "task": task} for task in tasks],
+    }
     scene.approvals[0]["batch"] = batch
     return scene
 
@@ -166,8 +170,8 @@ def test_a_new_plan_keeps_the_text_of_all_its_fields(browser: Any) -> None:
         page.get_by_label("script", exact=True).fill(SCRIPT)
         page.get_by_label("cities", exact=True).fill('[\n\t"Köln",\n"\'"]')
         page.get_by_label("Reason").fill(SCRIPT)
-        page.get_by_role("button", name="Submit").click()
-        page.wait_for_function("!location.hash.startsWith('#/submit')")
+        with page.expect_response("**/plans"):
+            page.get_by_role("button", name="Submit").click()
     body = next(body for path, body in scene.posted if path == "plans")
     given = {"script": SCRIPT, "cities": ["Köln", "'"]}
     assert body == {"text": SCRIPT, "file": "", "params": given, "reason": SCRIPT}

@@ -24,9 +24,9 @@ export function AuditView() {
     <div class="row-head"><button onClick=${read}>Refresh</button><span class="spring"></span><${Action} act=${() => save(wanted)}>Download as JSON lines<//></div>
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
     ${page && !page.items.length && html`<${Empty} title="No entry matches." />`}
-    ${page?.items.length > 0 && table("Audit log", ["Operation", "Outcome", "Who", "What", "Why", "From", "When"], page.items.map((one) => ({ key: one.id, cells: [
-      words(one.operation), html`<${Status} status=${LOOKS[one.outcome]} text=${one.outcome} />`, html`<span title=${`${one.kind} ${one.credential}`}>${one.by}</span>`, target(one),
-      (one.reason || one.detail) && html`<span>${one.reason}${one.reason && one.detail && html`<br />`}${one.detail && html`<small>${one.detail}</small>`}</span>`, one.address || one.kind, html`<time>${clock(one.at)}</time>`] })))}
+    ${page?.items.length > 0 && table("Audit log", ["Operation", "When", "Outcome", "Who", "What", "From", "Why"], page.items.map((one) => ({ key: one.id, cells: [
+      words(one.operation), html`<time>${clock(one.at)}</time>`, html`<${Status} status=${LOOKS[one.outcome]} text=${one.outcome} />`, html`<span title=${`${one.kind} ${one.credential}`}>${one.by}</span>`, html`<span class="long">${target(one)}</span>`, one.address || one.kind,
+      (one.reason || one.detail) && html`<span>${one.reason}${one.reason && one.detail && html`<br />`}${one.detail && html`<small>${one.detail}</small>`}</span>`] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(Math.min(1000, limit + 200))} disabled=${limit >= 1000}>Show more</button></p>`}</div>`;
 }
 

@@ -65,11 +65,12 @@ function useCalm(value) {
   return calm;
 }
 
-async function readMonth(name, month) {
+// Of the time before the schedule, only ticks with work are shown: the others are no gaps.
+async function readMonth({ name, start }, month) {
   const read = { items: [], more: false, today: "" };
   for (let after; ;) {
     const page = await get(["schedules", name, "ticks"], { first: `${month}-01`, last: lastDay(month), after, limit: PAGE });
-    read.items.push(...page.items);
+    read.items.push(...page.items.filter((tick) => tick.state !== "none" || tick.tick >= start));
     read.today = page.today;
     read.more = page.next != null;
     if (page.next == null || read.items.length >= MOST_TICKS) return read;
@@ -97,11 +98,11 @@ function Months({ schedule, shown, days, today, day, changed, receive }) {
     if (to) { setFocus(to.dataset.day); to.focus(); }
   };
   const cell = (one) => html`<${Cell} key=${one} schedule=${schedule} day=${one} entry=${days.get(one)} today=${today} chosen=${one === day} reached=${one === reached} focused=${setFocus} />`;
-  return html`<div class="months" ref=${root} onKeyDown=${keys}>${shown.map((month) => html`<${Month} key=${month} name=${schedule.name} month=${month} changed=${changed} receive=${receive} cell=${cell} />`)}</div>`;
+  return html`<div class="months" ref=${root} onKeyDown=${keys}>${shown.map((month) => html`<${Month} key=${month} schedule=${schedule} month=${month} changed=${changed} receive=${receive} cell=${cell} />`)}</div>`;
 }
 
-function Month({ name, month, changed, receive, cell }) {
-  const { items: found, problem, read } = useList(() => readMonth(name, month), [changed]);
+function Month({ schedule, month, changed, receive, cell }) {
+  const { items: found, problem, read } = useList(() => readMonth(schedule, month), [changed]);
   useEffect(() => { if (found) receive(month, found); }, [found]);
   return html`<table class="month" aria-busy=${String(!found)}>
     <caption>${monthText(month)}${found?.more && html` <small>the first ${MOST_TICKS.toLocaleString("en")} ticks</small>`}${problem && html`<${Failure} problem=${problem} retry=${read} />`}</caption>

@@ -14,7 +14,7 @@ export function EditsView({ state, draft }) {
   const { query } = address.value;
   const name = state.name;
   const changed = `${view.version} ${state.edited.value}`;
-  const history = useList(() => get(["plans", name, "versions"]), [changed]);
+  const history = useList(() => readHistory(name), [changed]);
   const [mine, setMine] = useState(0); // what a person does here is shown at once
   const reread = async () => { await Promise.all([history.read(), state.reload()]); setMine((old) => old + 1); };
   const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
@@ -39,19 +39,26 @@ export function EditsView({ state, draft }) {
     ${history.problem && html`<${Failure} problem=${history.problem} retry=${history.read} />`}
     ${batches && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}>${may("edit_plan") && html`<p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
-    <ol class="batches">${shown.map((one) => html`<${one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} />`)}</ol></section>
+    <ol class="batches">${shown.map((one) => html`<${one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} decision=${one.decision} />`)}</ol></section>
   </div>`;
 }
 
-// Accepted and rejected batches, and cycles whose model made no edit, the newest first.
-function entries({ items, rejected = [], cycles = [] }) {
-  const accepted = items.filter((one) => one.edits.length);
+// The versions of a plan, and the edits that waited for a person who has decided.
+async function readHistory(name) {
+  const [versions, approvals] = await Promise.all([get(["plans", name, "versions"]), get(["plans", name, "approvals"], { all: "true" })]);
+  return { ...versions, decided: approvals.items.filter((one) => ["approved", "refused", "expired"].includes(one.state)) };
+}
+
+// Accepted and rejected batches, those that nobody approved, and cycles whose model made no edit, the newest first.
+function entries({ items, rejected = [], cycles = [], decided }) {
+  const accepted = items.filter((one) => one.edits.length).map((one) => ({ ...one, decision: decided.find((item) => item.state === "approved" && item.version === one.version) }));
+  const dropped = decided.filter((one) => one.state !== "approved").map((one) => ({ ...one.batch, at: one.decided_at ?? one.expires_at, number: `approval ${one.id}`, decision: one }));
   const others = cycles.filter((one) => one.cost && one.version === null && one.outcome !== "waiting").map((one) => ({ ...one, version: undefined, at: one.closed_at }));
-  return [...accepted, ...rejected, ...others].sort((one, other) => other.at - one.at);
+  return [...accepted, ...rejected, ...dropped, ...others].sort((one, other) => other.at - one.at);
 }
 
 const batchKey = (batch) => `${batch.at} ${batch.position ?? batch.number ?? `cycle ${batch.id}`}`;
-const outcomeOf = (batch) => batch.outcome ?? (batch.violations ? "rejected" : "accepted");
+const outcomeOf = (batch) => batch.outcome ?? (batch.violations || ["refused", "expired"].includes(batch.decision?.state) ? "rejected" : "accepted");
 
 const heldBy = (view, cycle) => [...new Set(view.dependencies.filter((edge) => cycle.tasks.includes(edge.source)).map((edge) => edge.target))]
   .filter((id) => view.tasks.find((task) => task.id === id)?.held_by?.length);
@@ -68,7 +75,12 @@ function ClosedCycle({ item }) {
 // What the model has cost in a cycle.
 const Cost = ({ cycle }) => cycle?.cost && html`<p class="cost">${costText(cycle.cost)}<span class="note"> in cycle ${cycle.id}, open for ${duration(cycle.closed_at - cycle.opened_at)}</span></p>`;
 
-function Batch({ item, name, cycle }) {
+const DECISIONS = { approved: "approved", refused: "refused", expired: "not decided in time" };
+
+// Who approved or refused an edit that waited.
+const Decision = ({ item }) => item && html`<p class="note">${DECISIONS[item.state] ?? words(item.state)}${item.decided_by && html` by <b>${item.decided_by}</b>`} at ${clock(item.decided_at ?? item.expires_at)}${item.why && `: ${item.why}`}</p>`;
+
+function Batch({ item, name, cycle, decision }) {
   const outcome = outcomeOf(item);
   return html`<li class=${`batch is-${outcome}`}>
     <p class="head"><${Status} status=${outcome} text=${outcome === "accepted" ? `version ${item.version}` : outcome} />
@@ -76,6 +88,7 @@ function Batch({ item, name, cycle }) {
       <span class="spring"></span>${outcome === "accepted" && html`<a href=${addressOf(["plans", name, "graph"], { version: item.version })}>show this version</a>`}<time>${clock(item.at)}</time></p>
     ${item.reason && html`<p class="reason">${item.reason}</p>`}
     ${item.triggers?.length > 0 && html`<p class="note">after the end of ${item.triggers.join(", ")}</p>`}
+    <${Decision} item=${decision} />
     <${Diff} edits=${item.edits} />
     <${Violations} items=${item.violations} />
     ${outcome === "accepted" && html`<${Cost} cycle=${cycle} />`}

@@ -1,6 +1,7 @@
 // The fleet: devices, runs, schedules, series and notices.
 import { address, addressOf } from "./address.js";
 import { AuditView } from "./audit_view.js";
+import { BatchesView } from "./batches_view.js";
 import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
 import { get } from "./api.js";
@@ -10,14 +11,14 @@ import { SchedulesView } from "./schedules_view.js";
 import { html } from "./ui.js";
 import { ago, clock, plural, words } from "./words.js";
 
-const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices", audit: "Audit" };
+const TABS = { devices: "Devices", runs: "Runs", batches: "Batches", schedules: "Schedules", series: "Series", notices: "Notices", audit: "Audit" };
 export const tabsFor = () => Object.keys(TABS).filter((name) => may(`list_${name}`));
 
 export function FleetView({ fleet }) {
   const tabs = tabsFor();
   const tab = tabs.includes(address.value.parts[1]) ? address.value.parts[1] : tabs[0];
   if (!tab) return html`<div class="column"><${Empty} title="You may not see the fleet."><p>This needs the scope observe.</p><//></div>`;
-  const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView, audit: AuditView }[tab];
+  const View = { devices: DevicesView, runs: RunsView, batches: BatchesView, schedules: SchedulesView, series: SeriesView, notices: NoticesView, audit: AuditView }[tab];
   return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${tabs.map((name) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${TABS[name]}>${TABS[name]}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
 }
@@ -54,12 +55,20 @@ async function newestNotices() {
   }
 }
 
+// The message with a link at the name of the plan or the schedule that it is about.
+function linked({ kind, message }) {
+  const [, before, noun, name, after] = /^(.*?\b)(plan|schedule) ([\w.@-]*[\w@-])(.*)$/s.exec(message) ?? [];
+  if (!name) return message;
+  const to = noun === "schedule" ? addressOf(["fleet", "schedules"], { schedule: name }) : addressOf(["plans", name, kind === "approval" || kind === "budget" ? "edits" : "graph"]);
+  return html`${before}${noun} <a href=${to}>${name}</a>${noun === "schedule" ? linked({ kind, message: after }) : after}`;
+}
+
 function NoticesView({ fleet }) {
   const { items, problem, read } = useList(newestNotices, [fleet.changed.value]);
   const { shown, fresh, showAll } = useCalmRows(items, "", (one) => one.number);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notice list --follow" /><//>`;
-  return html`${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new notice")}</button></p>`}<ol class="notices">${shown.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
+  return html`${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new notice")}</button></p>`}<ol class="notices">${shown.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${linked(one)}</span>
     ${one.run && html`<a href=${addressOf(["fleet", "runs"], { run: one.run })}>run ${one.run.slice(0, 12)}</a>`}${one.device && html`<a href=${addressOf(["fleet", "devices"], { device: one.device })}>${one.device}</a>`}</li>`)}</ol>`;
 }

@@ -108,6 +108,9 @@ function reviewText(cycles) {
   return `${editors} reviews ${tasks.slice(0, 2).join(", ") || "the plan"}${tasks.length > 2 ? " …" : ""}`;
 }
 
+// The tick of a plan in the zone of its schedule, such as "2026-11-13 03:00 America/New_York".
+const timeOf = (tick) => `${tick.tick.slice(0, 16).replace("T", " ")} ${tick["tick.zone"] ?? ""}`.trim();
+
 function PlanBar({ state, view, edit, ask }) {
   const act = (what) => async () => { await post(["plans", state.name, what]); await state.reload(); };
   const ended = ENDED_STATES.has(view.state);
@@ -116,11 +119,11 @@ function PlanBar({ state, view, edit, ask }) {
   const reviewed = cycles.filter((one) => one.claimed_by && !one.on_hold); // an editor works on these
   const open = (view.approvals ?? []).length + cycles.length - reviewed.length;
   return html`<div class="plan-bar"><${Status} status=${view.paused ? "paused" : view.state} text=${view.paused ? "paused" : view.state_text ?? words(view.state)} />
-    <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
+    <span class="note">${view.tick?.tick && `tick ${timeOf(view.tick)}, `}version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
     ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
     ${reviewed.length > 0 && state.version === null && html`<a class="review" href=${addressOf(["plans", state.name, "edits"])}>${reviewText(reviewed)}</a>`}
     <span class="spring"></span>
-    ${state.version === null && html`${ask && may("propose_edit") && html`<button data-operation="propose_edit" title="a" onClick=${ask}>Ask</button>`}${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
+    ${state.version === null && html`${ask && may("propose_edit") && html`<button data-operation="propose_edit" title="a" onClick=${ask}>Ask</button>`}${edit && may("edit_plan") && html`<button class="primary" data-operation="edit_plan" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused || view.state === "at_rest" ? html`<${Action} operation="resume_plan" act=${act("resume")}>Resume<//>` : html`<${Action} operation="pause_plan" act=${act("pause")}>Pause<//>`)}
       ${!ended && html`<${Action} operation="cancel_plan" kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
       ${ended && failed > 0 && html`<${Action} operation="retry_plan" act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
 }

@@ -1,6 +1,7 @@
 // The plans of the store.
 import { address, addressOf, setQuery } from "./address.js";
 import { get, me } from "./api.js";
+import { rowsOf, tickText } from "./nights.js";
 import { Command, Empty, Failure, Status, table, useList } from "./parts.js";
 import { may } from "./permissions.js";
 import { RecentEnds, recentOf } from "./recent_ends.js";
@@ -37,10 +38,24 @@ function PlanList({ fleet }) {
   const { query } = address.value;
   const filter = { name: query.search, tag: query.tag };
   const [limit, setLimit] = useState(PAGE);
+  const { items: schedules } = useList(async () => (may("list_schedules") ? (await get(["schedules"])).items : []), [fleet.changed.value]);
   const { items: page, problem, read } = useList(() => readPlans(filter, limit), [fleet.changed.value, query.search, query.tag, limit]);
   if (problem && !page) return html`<div class="column"><${Failure} problem=${problem} retry=${read} /></div>`;
-  if (!page) return html`<p class="loading">Loading…</p>`;
+  if (!page || !schedules) return html`<p class="loading">Loading…</p>`;
   const { items } = page;
+  const opened = (query.nights ?? "").split("|").filter(Boolean);
+  const row = (one, name) => ({ key: one.name, cells: [
+    html`${name ?? html`<a href=${addressOf(["plans", one.name, "graph"])}>${one.name}</a>`}${attention(one).map((text) => html` <span class="attention">${text}</span>`)}${(one.tags ?? []).map((tag) => html` <button class="tag" aria-label=${`Only plans with the tag ${tag}`} onClick=${() => setQuery({ tag })}>${tag}</button>`)}`,
+    html`<${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />`, html`<${Progress} plan=${one} />`, html`<${RecentEnds} plans=${recent.get(one.name)} />`,
+    one.started_at ? duration((one.ended_at ?? Date.now() / 1000) - one.started_at) : "", clock(one.started_at), clock(one.ended_at), one.owner ?? ""] });
+  const link = ({ plan, tick }) => html`<a href=${addressOf(["plans", plan.name, "graph"])} title=${plan.name}>${tickText(tick)}</a>`;
+  // The plans of a schedule are one row: the newest, and the others below it when it is opened.
+  const nights = ({ schedule: { name }, nights: [newest, ...others] }) => {
+    const open = opened.includes(name);
+    const toggle = () => setQuery({ nights: (open ? opened.filter((one) => one !== name) : [...opened, name]).join("|") });
+    const more = others.length > 0 && html` <button class="small nights" aria-expanded=${String(open)} aria-label=${`${plural(others.length, "earlier plan")} of ${name}`} onClick=${toggle}>${open ? "−" : "+"} ${others.length.toLocaleString("en")} earlier</button>`;
+    return [row(newest.plan, html`<a href=${addressOf(["fleet", "schedules"], { schedule: name })}>${name}</a> · ${link(newest)}${more}`), ...(open ? others.map((one) => row(one.plan, html`<span class="night">${link(one)}</span>`)) : [])];
+  };
   const filtered = query.search || query.tag;
   const recent = recentOf(items);
   return html`<div class="column wide plans"><div class="row-head"><h2>Plans</h2>
@@ -49,17 +64,14 @@ function PlanList({ fleet }) {
       ${may("submit_plan") && html`<a class="button" data-operation="submit_plan" href="#/submit">New plan</a>`}</div>
     ${!items.length && !filtered && html`<${Empty} title="No plan yet.">${may("submit_plan") && html`<p>Press “New plan”, or run one in a terminal, in the store that this server serves:</p><${Command} text="asterism run plan.yaml --store sqlite:///fleet.db --id release" />`}<//>`}
     ${!items.length && filtered && html`<${Empty} title="No plan matches." />`}
-    ${items.length > 0 && table("Plans", ["Plan", "State", "Progress", "Last five", "Took", "Started", "Ended", "Run by"], items.map((one) => ({ key: one.name, cells: [
-      html`<a href=${addressOf(["plans", one.name, "graph"])}>${one.name}</a>${attention(one).map((text) => html` <span class="attention">${text}</span>`)}${(one.tags ?? []).map((tag) => html` <button class="tag" aria-label=${`Only plans with the tag ${tag}`} onClick=${() => setQuery({ tag })}>${tag}</button>`)}`,
-      html`<${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />`, html`<${Progress} plan=${one} />`, html`<${RecentEnds} plans=${recent.get(one.name)} />`,
-      one.started_at ? duration((one.ended_at ?? Date.now() / 1000) - one.started_at) : "", clock(one.started_at), clock(one.ended_at), one.owner ?? ""] })))}
+    ${items.length > 0 && table("Plans", ["Plan", "State", "Progress", "Last five", "Took", "Started", "Ended", "Run by"], rowsOf(items, schedules).flatMap((one) => (one.nights ? nights(one) : row(one.plan))))}
     ${page.next && html`<p><button onClick=${() => setLimit(limit + 2 * PAGE)}>Show more</button></p>`}</div>`;
 }
 
 const ORDER = ["completed", "failed", "cancelled", "running", "starting", "queued", "waiting", "pending"];
 
 // How many tasks have ended, as a bar with the parts of each status, and in words.
-function Progress({ plan }) {
+export function Progress({ plan }) {
   const counts = Object.entries(plan.counts ?? {}).filter(([, number]) => number).sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
   const all = counts.reduce((sum, [, number]) => sum + number, 0);
   if (!all) return null;

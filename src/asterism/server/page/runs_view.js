@@ -1,5 +1,5 @@
 // Runs: filters that the address remembers, actions on all runs of a filter, and the details of one.
-import { address, setQuery } from "./address.js";
+import { address, addressOf, setQuery } from "./address.js";
 import { get, post } from "./api.js";
 import { Action, Command, Empty, Failure, Field, Status, table, useCalmRows, useList } from "./parts.js";
 import { may } from "./permissions.js";
@@ -7,7 +7,7 @@ import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ago, clock, duration, plural, value, words } from "./words.js";
 
-const FILTERS = { status: "Status", workflow: "Workflow", device: "Device", series: "Series", search: "Label, key or input", waiting: "Waiting for" };
+const FILTERS = { status: "Status", workflow: "Workflow", device: "Device", series: "Series", batch: "Batch", search: "Label, key or input", waiting: "Waiting for" };
 const WAITING = { device: "a device", claim: "its device to begin", turn: "its turn in a series", retry: "the next attempt", person: "a person (paused)", peer: "a peer" };
 const STATUSES = ["open", "ended", "created", "assigned", "claimed", "processing", "completed", "failed", "cancelled", "paused", "pausing", "cancelling", "reassigning"];
 const LOOKS = { created: "pending", assigned: "assigned", claimed: "claimed", processing: "running", reassigning: "waiting", pausing: "waiting", cancelling: "cancelling" };
@@ -27,10 +27,10 @@ export function RunsView({ fleet }) {
     ${shown && !shown.length && (key === "{}"
       ? html`<${Empty} title="No run yet."><p>To create one from a workflow file:</p><${Command} text="asterism runs create --file workflow.yaml" /><//>`
       : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries(Object.keys(FILTERS).map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
-    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => ({ key: run.id, selected: query.run === run.id, cells: [
+    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Batch", "Created", "Took"], shown.map((run) => ({ key: run.id, selected: query.run === run.id, cells: [
       html`<button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}`,
       html`<${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${run.waiting && run.status !== "paused" && html` <small class="waits">waits for ${WAITING[run.waiting] ?? run.waiting}</small>`}`,
-      run.device ?? "", run.series ?? "", ago(run.created_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })))}
+      run.device ?? "", run.series ?? "", run.batch ? html`<a href=${addressOf(["fleet", "batches"], { batch: run.batch })}>${run.batch}</a>` : "", ago(run.created_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
 }

@@ -89,15 +89,20 @@ export function lanes(executions, now, taskOf = () => undefined) {
     byDevice.get(one.device).push({ ...one, start: work.start, end: Math.max(work.start, work.end ?? now) });
   }
   return [...byDevice].sort(([one], [other]) => one.localeCompare(other, undefined, { numeric: true })).map(([device, list]) => {
-    const ends = [];
-    const bars = list.sort((one, other) => one.start - other.start).map((bar) => {
-      let row = ends.findIndex((end) => end <= bar.start);
-      if (row < 0) row = ends.length;
-      ends[row] = bar.end;
-      return { ...bar, row };
-    });
-    return { device, bars, rows: ends.length };
+    return { device, ...inRows(list) };
   });
+}
+
+// Bars by their start: those that overlap are in different rows. `next` is when the bar after one begins in its row.
+export function inRows(list) {
+  const last = [];
+  const bars = list.toSorted((one, other) => one.start - other.start).map((one) => {
+    let row = last.findIndex((bar) => bar.end <= one.start);
+    if (row < 0) row = last.length;
+    else last[row].next = one.start;
+    return (last[row] = { ...one, row, next: Infinity });
+  });
+  return { bars, rows: last.length };
 }
 
 // The bar that an arrow key leads to: sideways in its lane by start, up and down to the bar of the next lane at that time.
@@ -114,8 +119,8 @@ export function nextBar(found, from, key) {
 
 // Edit cycles, and the holds below tasks under review, as spans of time with a sentence each.
 export function spans(history, end) {
-  const cycles = [...history.cycles.values()].map((one) => ({ kind: "cycle", start: one.opened_at, end: one.closed_at ?? end, text: `cycle ${one.id} reviews ${one.tasks.join(", ") || "the plan"}${one.closed_at ? "" : " (open)"}` }));
-  const holds = [...history.holds.values()].map((one) => ({ kind: "hold", start: one.started_at, end: one.ended_at ?? end, text: `tasks after ${one.task} are held${one.ended_at ? "" : " now"}` }));
+  const cycles = [...history.cycles.values()].map((one) => ({ kind: "cycle", name: `cycle ${one.id}`, start: one.opened_at, end: one.closed_at ?? end, text: `cycle ${one.id} reviews ${one.tasks.join(", ") || "the plan"}${one.closed_at ? "" : " (open)"}` }));
+  const holds = [...history.holds.values()].map((one) => ({ kind: "hold", name: `after ${one.task}`, start: one.started_at, end: one.ended_at ?? end, text: `tasks after ${one.task} are held${one.ended_at ? "" : " now"}` }));
   return [...holds, ...cycles];
 }
 

@@ -1,8 +1,9 @@
 // The timeline: a lane per device, with edit cycles and holds drawn over it. It can be zoomed, and follows the present.
 import { address, setQuery } from "./address.js";
 import { get } from "./api.js";
+import { Definitions } from "./graph_boxes.js";
 import { Empty, Failure } from "./parts.js";
-import { PlanHistory, lanes, nextBar, spans, ticks } from "./timeline_model.js";
+import { PlanHistory, inRows, lanes, nextBar, spans, ticks } from "./timeline_model.js";
 import { fitLines, fitName, widthOf } from "./text_fit.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
@@ -10,6 +11,8 @@ import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
 const LANE = 26;
 const GAP = 12;
 const HEAD = 28;
+const STRIP = 18;
+const STRIPS = { cycle: "edit cycles", hold: "held" };
 const LEAST_LETTERS = 7; // of a name that is cut: fewer tell nothing
 
 // The events of the plan from its beginning, then as they come.
@@ -129,31 +132,47 @@ function Chart({ shown, begin, end, width, zoom, running, select, names, selecte
     event.preventDefault();
     if (next) { setFocused(next.key); scroll.current.querySelector(`[data-bar="${CSS.escape(next.key)}"]`)?.focus(); }
   };
+  const marked = spans(shown, end);
   let height = HEAD;
+  const strips = Object.keys(STRIPS).map((kind) => ({ kind, ...inRows(marked.filter((one) => one.kind === kind)) })).filter((strip) => strip.rows)
+    .map((strip) => { const top = height; height += strip.rows * STRIP + GAP / 2; return { ...strip, top }; });
   const places = found.map((lane) => { const place = height; height += lane.rows * LANE + GAP; return place; });
   return html`<div class="timeline">
-    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitLines(lane.device, "600 12.5px", label - 12).map((line) => html`<span>${line}</span>`)}</span>`)}</div>
+    <div class="timeline-labels">${strips.map(({ kind, top, rows }) => html`<span class="strip-label" style=${{ top: `${top}px`, height: `${rows * STRIP}px` }}>${STRIPS[kind]}</span>`)}${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitLines(lane.device, "600 12.5px", label - 12).map((line) => html`<span>${line}</span>`)}</span>`)}</div>
     <div class="timeline-scroll" ref=${scroll} style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices. Arrow keys move between tasks, Enter opens one.">
-    <svg role="none" width=${drawn} height=${height + 6}>
+    <svg role="none" width=${drawn} height=${height + 6}><${Definitions} />
       ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} />${x(tick) + 4 + widthOf(duration(tick - begin), "11.5px") <= drawn && html`<text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text>`}</g>`)}
-      ${spans(shown, end).map((one) => html`<g class=${one.kind}><title>${one.text}</title><rect x=${x(one.start)} y=${one.kind === "cycle" ? 20 : 24} width=${Math.max(2, x(one.end) - x(one.start))} height=${height - (one.kind === "cycle" ? 20 : 24)} /></g>`)}
-      ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} select=${select} selected=${selected === bar.task} stop=${stop === bar.key} walk=${walk} />`)}</g>`)}
+      ${strips.flatMap(({ bars, top }) => bars.map((one) => html`<${Span} span=${one} top=${top + one.row * STRIP} left=${x(one.start)} width=${Math.max(3, x(one.end) - x(one.start))} />`))}
+      ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} drawn=${drawn} select=${select} selected=${selected === bar.task} stop=${stop === bar.key} walk=${walk} />`)}</g>`)}
       ${running && html`<line class="present" x1=${drawn - 1} x2=${drawn - 1} y1="20" y2=${height} />`}
     </svg></div></div>`;
 }
 
-function Bar({ bar, name, x, select, selected, stop, walk }) {
+// An edit cycle or a hold, in a strip of its own above the lanes.
+function Span({ span, top, left, width }) {
+  return html`<g class=${span.kind} transform=${`translate(${left} ${top})`}><title>${span.text}</title><rect width=${width} height=${STRIP - 4} rx="3" />${span.kind === "hold" && html`<rect class="hatch" width=${width} height=${STRIP - 4} rx="3" />`}
+    ${widthOf(span.name, "11px") + 10 <= width && html`<text x="5" y="11">${span.name}</text>`}</g>`;
+}
+
+function Bar({ bar, name, x, drawn, select, selected, stop, walk }) {
   const left = x(bar.start);
   const width = Math.max(3, x(bar.end) - left);
   const text = `${name}, ${words(bar.status)} on ${bar.device}, ${duration(bar.end - bar.start)}, from ${clock(bar.start)}`;
+  const [inside, beside] = barName(name, width - 32, Math.min(drawn, x(bar.next)) - left - width - 12);
   const open = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(bar.task); } else walk(event, bar); };
   return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex=${stop ? 0 : -1} data-bar=${bar.key} transform=${`translate(${left} ${bar.row * LANE})`}
       onClick=${() => select(bar.task)} onKeyDown=${open}>
     <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
-    ${width > 16 && html`<text x=${width > 26 ? 7 : width / 2 - 5} y="15">${mark(bar.status)} ${barName(name, width - 32)}</text>`}</g>`;
+    ${width > 16 && html`<text x=${width > 26 ? 7 : width / 2 - 5} y="15">${mark(bar.status)} ${inside}</text>`}${beside && html`<text class="beside" x=${width + 5} y="15">${beside}</text>`}</g>`;
 }
 
-const barName = (name, room) => {
-  const text = room > 0 ? fitName(name, "12px", room) : "";
-  return text === name || text.length > LEAST_LETTERS ? text : "";
-};
+// The name of a bar, [in it, beside it]: whole where it fits, of an element of a group what tells it from the others,
+// or a part of it.
+function barName(name, room, roomBeside) {
+  for (const text of [name, /\[(.+)\]$/.exec(name)?.[1]]) {
+    if (text && widthOf(text, "12px") <= room) return [text, ""];
+    if (text && widthOf(text, "12px") <= roomBeside) return ["", text];
+  }
+  const cut = room > 0 ? fitName(name, "12px", room) : "";
+  return [cut.length > LEAST_LETTERS ? cut : "", ""];
+}
