@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.page.sized_scenes import large_scene, middle_scene, small_scene
 
 pytestmark = needs_chromium
 
-WIDTH, HEIGHT = 184, 46
+WIDTH, HEIGHT = 204, 46
 SMALLEST = 11.0
 """Pixels of a letter."""
 
@@ -191,3 +192,56 @@ def test_the_overview_leads_to_tasks_and_back_with_the_keyboard(browser: Any) ->
         page.get_by_role("button", name="2 failed", exact=False).first.wait_for()
         page.get_by_role("button", name="train: 60 tasks, collapsed").click()
         page.locator(".fold").wait_for(state="detached")
+
+
+OVERVIEW_EDGES = """async ([view, layout, collapsed, size]) => {
+    const { drawing } = await import("/page/graph_model.js");
+    const { overview } = await import("/page/graph_overview.js");
+    const model = drawing(view, layout, { collapsed: new Set(collapsed) });
+    const { boxes, edges } = overview(model, size);
+    return { boxes: [...boxes.values()], edges: [...edges] };
+}"""
+
+
+@pytest.mark.parametrize("size", [(2400, 800), DESKTOP, (500, 800)], ids=["wide", "desktop", "narrow"])
+def test_the_overview_draws_dependencies_that_skip_a_layer(page: Any, size: tuple[int, int]) -> None:
+    plan = Constellation("skips")
+    for depth in range(6):
+        for turn in range(4):
+            plan.add(Task(f"part-{depth}-{turn}", shell="true"), after=[f"part-{depth - 1}-0"] if depth else [])
+    plan.add(Task("early", shell="true"))
+    plan.add(Task("last", shell="true"), after=["early", "part-5-0", "part-2-3"])
+    shown = page.evaluate(OVERVIEW_EDGES, drawn(plan, [], size))
+    place = {box["id"]: box for box in shown["boxes"]}
+    [second] = [box for box in shown["boxes"] if "part-2-3" in box.get("members", [])]
+    right, left = second["x"] + WIDTH / 2, place["last"]["x"] - WIDTH / 2
+    begins = [edge for edge in shown["edges"] if edge["points"][0] == [right, second["y"]] and len(edge["points"]) > 3]
+    assert begins, "a line leaves the box and passes others"
+    assert any(edge["points"][-1] == [left, place["last"]["y"]] for edge in shown["edges"])
+    for edge in begins:  # no part of it runs through a box
+        for (x1, y1), (x2, y2) in pairwise(edge["points"]):
+            for box in shown["boxes"]:
+                apart = max(x1, x2) <= box["x"] - WIDTH / 2 or min(x1, x2) >= box["x"] + WIDTH / 2
+                apart = apart or max(y1, y2) <= box["y"] - HEIGHT / 2 or min(y1, y2) >= box["y"] + HEIGHT / 2
+                assert apart, (edge["points"], box["id"])
+
+
+def test_elements_of_a_matrix_have_readable_names(browser: Any) -> None:
+    """They were shown as "…13,…os…"."""
+    plan = Constellation("matrix")
+    plan.add(Task("build", shell="true"))
+    elements = [f"test[{python}, {system}]" for python in ("3.12", "3.13", "3.14") for system in ("ubuntu", "macos-14")]
+    for before, layer in (("build", "test"), ("", "pack")):
+        for name in elements:
+            plan.add(Task(name.replace("test", layer), shell="true"), after=before or name)
+    for number in range(4):
+        plan.add(Task(f"step-{number}", shell="true"), after=f"step-{number - 1}" if number else "pack[3.12, ubuntu]")
+    with (
+        served(PlanScene(plan)) as url,
+        opened(browser, url, "#/plans/matrix/graph", size=(1440, 900)) as page,
+    ):
+        page.locator(".box").first.wait_for()
+        for name in elements:
+            lines = page.locator(f'[data-box="{name}"] text.name').all_text_contents()
+            assert "…" not in "".join(lines), name
+            assert name[5:-1].replace(" ", "") in "".join(lines).replace(" ", "")

@@ -1,4 +1,4 @@
-"""Lists of the page: plans of schedules in one row, batches, notices with links, who approved an edit, the audit log."""
+"""Lists of the page: plans of schedules in one row, batches, notices with links, decisions on edits, the audit log."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def at_rest() -> PlanScene:
 def test_a_plan_at_rest_is_resumed_with_a_button(browser: Any) -> None:
     scene = at_rest()
     with served(scene) as url, opened(browser, url, "#/plans/nightly/graph") as page:
+        resume = page.get_by_role("button", name="Resume")
         with page.expect_response("**/resume"):
-            page.get_by_role("button", name="Resume").click()
+            resume.click()
     assert scene.posted == [("plans/nightly/resume", {})]
 
 

@@ -195,6 +195,36 @@ def test_the_timeline_has_lanes_cycles_and_holds_and_follows_time_travel(browser
         assert page.locator(".bar").count() == 1
 
 
+def test_bars_have_names_where_they_fit_and_cycles_and_holds_have_strips(browser: Any) -> None:
+    plan = Constellation("bars")
+    for name in ("long", "a-name-beside-its-bar", "check[linz]", "last"):
+        plan.add(Task(name, shell="true"))
+    scene = PlanScene(plan)
+    began = scene.began
+    times = {"long": (0, 60), "a-name-beside-its-bar": (60, 61), "check[linz]": (90, 91), "last": (95, 120)}
+    for task, (start, end) in times.items():
+        device = {"device": "lab-1", "started_at": began + start, "ended_at": began + end}
+        scene.set(task, "completed", review=task == "long", **device)
+    scene.tell("task", task="long", status="completed", review=True, **times_of(began, 0, 60))
+    scene.tell("cycle", cycle=1, what="opened", tasks=["long"])
+    scene.events[-1][1]["at"] = began + 60
+    scene.state = "completed"
+    with served(scene) as url, opened(browser, url, "#/plans/bars/timeline", size=(1440, 900)) as page:
+        page.locator(".bar").first.wait_for()
+        bars = page.locator(".bar").all()
+        names = ["".join(bar.locator("text").all_text_contents()).strip("● ") for bar in bars]
+        assert names == ["long", "a-name-beside-its-bar", "linz", "last"]
+        assert page.locator(".strip-label").all_inner_texts() == ["edit cycles", "held"]
+        tops = [page.locator(f".{kind} rect").first.bounding_box() for kind in ("cycle", "hold")]
+        lane = page.locator(".bar rect").first.bounding_box()
+        assert tops[0]["y"] + tops[0]["height"] <= tops[1]["y"]
+        assert tops[1]["y"] + tops[1]["height"] <= lane["y"], "neither covers a bar or the other"
+
+
+def times_of(began: float, start: float, end: float) -> dict[str, Any]:
+    return {"device": "lab-1", "started_at": began + start, "ended_at": began + end, "provisional": False}
+
+
 @pytest.mark.long
 def test_the_fleet_shows_what_a_person_looks_for(browser: Any) -> None:
     scene = release_scene()

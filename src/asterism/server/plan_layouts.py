@@ -19,7 +19,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.folded_groups import folded_groups
 from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
 
-COLUMN = 244
+COLUMN = 252
 ROW = 64
 """The distance of two layers and of two rows, in pixels."""
 

@@ -1,5 +1,5 @@
 // Boxes of the graph in pixels, and how far layers and rows are apart (server/plan_layouts.py).
-export const WIDTH = 184;
+export const WIDTH = 204;
 export const HEIGHT = 46;
-export const COLUMN = 244;
+export const COLUMN = 252;
 export const ROW = 64;

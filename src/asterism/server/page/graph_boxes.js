@@ -8,7 +8,7 @@ import { mark, plural, words } from "./words.js";
 const LEFT = 35;
 const ROOM = WIDTH - LEFT - 8;
 const [NAME, REMARK] = ["600 13px", "12px"];
-const TWO_LINES = 19; // the largest letters of which two lines fit a box
+const TWO_LINES = 20; // the largest letters of which two lines fit a box
 
 export function shownStatus(task) {
   if (task.status === "running" && task.phase) return task.phase;

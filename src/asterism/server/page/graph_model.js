@@ -56,7 +56,8 @@ function ends(id, boxes, blocks) {
   return { left: x - WIDTH / 2, right: x + WIDTH / 2, y };
 }
 
-// Names of one layer often begin and end alike: `short` is what differs, for boxes that have no room for more.
+// Names of one layer often begin and end alike: `short` is what differs, for boxes that have no room for more. Of an
+// element of a group, the name of the group and the brackets are left out without a mark.
 function nameShortly(boxes) {
   const layers = Map.groupBy([...boxes.values()].filter((box) => box.kind === "task"), (box) => box.layer);
   for (const layer of layers.values()) {
@@ -65,7 +66,8 @@ function nameShortly(boxes) {
       const [begin, end] = shared(family.map((box) => box.name));
       for (const box of family) {
         const part = box.name.slice(begin, box.name.length - end);
-        if (part) box.short = `${begin ? "…" : ""}${part}${end ? "…" : ""}`;
+        const [group, bracket] = /^[^[]+\[.+\]$/.test(box.name) ? [box.name.indexOf("[") + 1, 1] : [0, 0];
+        if (part) box.short = `${begin > group ? "…" : ""}${box.name.slice(Math.max(begin, group), box.name.length - Math.max(end, bracket))}${end > bracket ? "…" : ""}`;
       }
     }
   }

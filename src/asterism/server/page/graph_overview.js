@@ -82,32 +82,41 @@ function boxesOf(model, columns) {
   return found;
 }
 
-// Dependencies between neighbouring columns of a row.
+// Dependencies within a row. One that skips a column passes below the boxes of the row.
 function edgesOf(model, columns, boxes, boxOf, perRow) {
   const columnOf = new Map(columns.flatMap((column, index) => column.map((box) => [box.id, index])));
   const drawn = new Map();
+  const bottoms = new Map();
+  for (const [id, column] of columnOf) bottoms.set(Math.floor(column / perRow), Math.max(bottoms.get(Math.floor(column / perRow)) ?? -Infinity, boxes.get(id).y + HEIGHT / 2));
   for (const edge of model.edges) {
     const [source, target] = [boxOf.get(edge.source), boxOf.get(edge.target)];
     const key = `${source}\u0000${target}`;
     const [from, to] = [columnOf.get(source), columnOf.get(target)];
-    if (drawn.has(key) || to !== from + 1 || Math.floor(from / perRow) !== Math.floor(to / perRow)) continue;
+    if (drawn.has(key) || to <= from || Math.floor(from / perRow) !== Math.floor(to / perRow)) continue;
     const [start, end] = [boxes.get(source), boxes.get(target)];
-    drawn.set(key, { key, keys: [], source, target, kind: source === edge.source && target === edge.target ? edge.kind : "success", label: "", points: [[start.x + WIDTH / 2, start.y], [end.x - WIDTH / 2, end.y]] });
+    const [right, left, low] = [start.x + WIDTH / 2, end.x - WIDTH / 2, bottoms.get(Math.floor(from / perRow)) + 10];
+    const way = to === from + 1 ? [] : [[right + 14, start.y], [right + 14, low], [left - 18, low], [left - 18, end.y]];
+    drawn.set(key, { key, keys: [], source, target, kind: source === edge.source && target === edge.target ? edge.kind : "success", label: "", points: [[right, start.y], ...way, [left, end.y]], square: way.length > 0 });
   }
   return drawn.values();
 }
 
-// The way from the end of a row to the begin of the next one: one line, which the boxes of both columns share.
+// The ways from a row to a later one, in the room between the rows and left of them: one line, which the boxes of a row
+// share.
 function turns(model, rows, boxes, boxOf) {
-  const ends = model.edges.map((edge) => [boxOf.get(edge.source), boxOf.get(edge.target)]);
-  return rows.slice(1).flatMap((row, index) => {
-    const before = rows[index];
-    const [last, first] = [before.at(-1), row[0]].map((column) => new Set(column.map((box) => box.id)));
-    const pairs = ends.filter(([source, target]) => last.has(source) && first.has(target));
-    const middle = Math.max(...before.flat().map((box) => boxes.get(box.id).y)) + ROW / 2 + BETWEEN / 2;
-    const line = (id, points, plain) => ({ key: `turn ${plain} ${id}`, keys: [], source: id, target: id, kind: "success", label: "", points, square: true, plain });
-    const leave = (id, { x, y } = boxes.get(id), right = x + WIDTH / 2) => line(id, [[right, y], [right + 14, y], [right + 14, middle], [-WIDTH / 2 - 18, middle]], true);
-    const arrive = (id, { x, y } = boxes.get(id), left = x - WIDTH / 2) => line(id, [[left - 18, middle], [left - 18, y], [left, y]], false);
-    return [...[...new Set(pairs.map(([source]) => source))].map((id) => leave(id)), ...[...new Set(pairs.map(([, target]) => target))].map((id) => arrive(id))];
-  });
+  const rowOf = new Map(rows.flatMap((row, index) => row.flat().map((box) => [box.id, index])));
+  const middles = rows.map((row) => Math.max(...row.flat().map((box) => boxes.get(box.id).y)) + ROW / 2 + BETWEEN / 2);
+  const margin = -WIDTH / 2 - 18;
+  const lines = new Map();
+  const line = (id, points, plain) => { const key = `turn ${plain} ${id} ${points.at(0)} ${points.at(-1)}`; lines.set(key, { key, keys: [], source: id, target: id, kind: "success", label: "", points, square: true, plain }); };
+  for (const edge of model.edges) {
+    const [source, target] = [boxOf.get(edge.source), boxOf.get(edge.target)];
+    const [from, to] = [rowOf.get(source), rowOf.get(target)];
+    if (!(from < to)) continue;
+    const [right, left] = [boxes.get(source).x + WIDTH / 2, boxes.get(target).x - WIDTH / 2];
+    const [above, middle] = [middles[from], middles[to - 1]];
+    line(source, [[right, boxes.get(source).y], [right + 14, boxes.get(source).y], [right + 14, above], [margin, above], ...(above === middle ? [] : [[margin, middle]])], true);
+    line(target, [[margin, middle], [left - 18, middle], [left - 18, boxes.get(target).y], [left, boxes.get(target).y]], false);
+  }
+  return lines.values();
 }

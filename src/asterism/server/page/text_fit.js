@@ -34,10 +34,10 @@ const cutEnd = (text, kept) => `${text.slice(0, kept).trimEnd()}…`;
 export const fitName = (text, font, width) => longest(text, font, width, cutMiddle);
 export const fitText = (text, font, width) => longest(text, font, width, cutEnd);
 
-// A name in one or two lines; it breaks after a hyphen, dot, underscore or space where it has one.
+// A name in one or two lines; it breaks after a comma, hyphen, dot, underscore or space where it has one.
 export function fitLines(text, font, width) {
   if (widthOf(text, font) <= width) return [text];
-  const breaks = [...text.matchAll(/[-_. /:]/g)].map((found) => found.index + 1);
+  const breaks = [...text.matchAll(/[-_., /:]/g)].map((found) => found.index + 1);
   const place = breaks.findLast((at) => widthOf(text.slice(0, at), font) <= width);
   if (place === undefined) return [fitName(text, font, width)];
   return [text.slice(0, place).trimEnd(), longest(text.slice(place), font, width, cutStart)];
