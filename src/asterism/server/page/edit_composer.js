@@ -129,7 +129,7 @@ function AgentFields({ agent, change }) {
 
 const control = (kind, value, change) => (kind === "number" ? html`<input inputmode="decimal" value=${value} onInput=${(event) => change(event.target.value)} />` : lines(value, change, { people: kind === "prose" }));
 
-const nowText = (value) => (value == null ? "not set" : String(value).includes("\n") ? plural(String(value).split("\n").length, "line") : value);
+const nowText = (value) => (value == null ? "not set" : String(value).includes("\n") ? plural(String(value).trimEnd().split("\n").length, "line") : value);
 
 // The common fields of a task as they are now. Only those that differ become part of the edit.
 function ChangedFields({ state, edit, change }) {
