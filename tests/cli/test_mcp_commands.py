@@ -72,7 +72,7 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
 async def edit_at_once(ann: Client, bob: Client) -> None:
     """Two batches for one version: one is applied, the other one learns why not. Both clients have the scope of an
     editor, also the one that may do everything."""
-    await call(ann, "submit_plan", text=HELD_PLAN, scopes=["edits=update_task"])
+    await call(ann, "submit_plan", text=HELD_PLAN, scopes=["edits=update_task tasks=* fields=timeout"])
     batches = [[{"op": "update_task", "task_id": "b", "changes": {"timeout": seconds}}] for seconds in (60, 90)]
     answers = await asyncio.gather(
         *(

@@ -140,7 +140,9 @@ def test_without_a_terminal_edits_are_shown_and_applied_only_with_yes(scene: Sys
 
 
 def test_what_the_plan_rejects_or_lets_wait_has_the_documented_exit_code(scene: SystemScene) -> None:
-    stored(scene, scopes=["edits=add_task,add_dependency,remove_task"], approvals=["edits=remove_task"])
+    stored(
+        scene, scopes=["edits=add_task,add_dependency,remove_task tasks=* executors=*"], approvals=["edits=remove_task"]
+    )
     rejected = ask(scene, Reply.edits(*RENAMED), words=("--yes",))
     assert rejected.exit_code == 1
     assert f"outside the scope of the editor '{MODEL}'" in rejected.stderr

@@ -26,7 +26,7 @@ from tests.durable.durable_scenes import Stage, chain, task
 
 pytestmark = pytest.mark.virtual_time
 
-SCOPES = (EditScope.parse("edits=add_task,cancel_task tasks=fix-*,b"),)
+SCOPES = (EditScope.parse("edits=add_task,cancel_task tasks=fix-*,b executors=call"),)
 OUTSIDE: dict[str, Any] = {"external": True, "claim_timeout": float("inf"), "edit_on": lambda one: one.id == "a"}
 
 

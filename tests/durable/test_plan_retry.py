@@ -288,7 +288,7 @@ async def test_without_a_new_epoch_the_retry_meets_the_run_that_was_consumed(
 
 LIMITS: dict[str, Any] = {
     "approvals": [ApprovalRule.parse("edits=update_task")],
-    "scopes": [EditScope.parse("edits=add_task")],
+    "scopes": [EditScope.parse("edits=add_task tasks=* executors=* fields=*")],
 }
 
 

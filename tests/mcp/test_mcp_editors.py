@@ -46,7 +46,7 @@ from tests.server.server_scenes import plan_text
 pytestmark = pytest.mark.virtual_time
 
 CANCEL = {"op": "cancel_task", "task_id": "c"}
-SCOPES: dict[str, Any] = {"scopes": [EditScope.parse("editors=robot edits=cancel_task")]}
+SCOPES: dict[str, Any] = {"scopes": [EditScope.parse("editors=robot edits=cancel_task tasks=*")]}
 FIXES: dict[str, Any] = {"scopes": [EditScope.parse("tasks=fix-*")]}
 RULES: dict[str, Any] = {"approvals": [ApprovalRule.parse("all")]}
 CREDENTIALS = (("edit:nightly",), ("observe", "operate", "edit:nightly"), ("admin",))
@@ -76,6 +76,19 @@ async def test_a_client_has_a_scope_whatever_its_credential_allows(credential: t
         person = EditBatch((AddTask(task("d", "wait")),))  # without MCP
         assert (await edit_plan(stage.fleet(), "nightly", person)).applied.version == 2
         open_gates("abd")
+        await ended(ann)
+
+
+async def test_a_client_waits_for_no_plan_that_its_credential_may_not_observe() -> None:
+    async with running_plan(plan={"external": True}) as (ann, scene, _):
+        async with Client(server_of(scene, "edit:nightly", name="robot")) as robot:
+            for wait in ({"plan": "secret", "task": "t"}, {"event": "paid"}):
+                spy = {"op": "add_task", "task": {"id": "spy", "wait_for": wait}}
+                for tool in ({"tool": "edit_plan"}, {"tool": "answer_cycle", "cycle": 1}):
+                    with pytest.raises(Refused, match="this needs the scope observe"):
+                        await call(robot, **tool, plan="nightly", edits=[spy])
+                assert (await call(ann, "edit_plan", plan="nightly", edits=[spy], dry_run=True))["dry_run"]
+        await call(ann, "cancel_plan", plan="nightly")
         await ended(ann)
 
 
@@ -190,11 +203,11 @@ async def _held_budget(client: Client) -> Any:
 
 ALLOWING = (
     "any",
-    "edits=cancel_task",
-    "edits=cancel_task,add_task executors=argv adds=1",
-    "editors=rob* edits=cancel_task",
+    "edits=cancel_task tasks=*",
+    "edits=cancel_task,add_task tasks=* executors=argv adds=1",
+    "editors=rob* edits=cancel_task tasks=*",
 )
-NOT_ALLOWING = ("tasks=fix-*", "edits=add_task", "editors=other edits=cancel_task", "edits=cancel_task tasks=*")
+NOT_ALLOWING = ("tasks=fix-*", "edits=add_task", "editors=other edits=cancel_task tasks=*", "edits=cancel_task")
 
 
 @pytest.mark.parametrize("scope", ALLOWING)

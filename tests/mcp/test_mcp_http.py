@@ -145,7 +145,7 @@ async def test_two_clients_with_their_own_credentials_edit_at_once() -> None:
 
 async def test_a_token_that_may_do_everything_is_an_editor_over_mcp_and_a_person_over_the_api() -> None:
     async with http_scene() as scene, scene.client() as client:
-        await submit(client, "a", "b", scopes=["edits=update_task"])
+        await submit(client, "a", "b", scopes=["edits=update_task tasks=* fields=timeout"])
         edit = {"op": "remove_task", "task_id": "b"}
         with pytest.raises(Refused) as refused:
             await call(client, "edit_plan", plan="nightly", edits=[edit])

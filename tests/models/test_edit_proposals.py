@@ -309,7 +309,7 @@ async def test_a_round_after_that_reads_the_plan_as_it_is() -> None:
 
 async def test_the_scopes_of_editors_limit_a_request_and_a_person_without_a_model_is_not_limited() -> None:
     proposer, caller = model(CHAT, json.dumps({"edits": [], "reason": "I may only cancel"}))
-    async with stored(scopes=["editors=test:* edits=cancel_task"]) as system:
+    async with stored(scopes=["editors=test:* edits=cancel_task tasks=*"]) as system:
         proposal = await ask(proposer, system)
         assert proposal.outcome.edits == []
         assert "outside the scope of the editor 'test:scripted'" in caller.asked[1].messages[-1]["text"]
@@ -733,7 +733,7 @@ async def test_a_model_shows_the_devices_only_to_those_who_may_list_them(scope: 
 
 async def test_an_editor_with_a_credential_keeps_its_own_scope_whatever_model_it_names() -> None:
     async with server_scene() as scene, remote(scene) as admin, remote(scene, "edit:nightly") as client:
-        await admin.submit_plan(PLAN, scopes=["editors=other", "editors=ann edits=cancel_task"])
+        await admin.submit_plan(PLAN, scopes=["editors=other", "editors=ann edits=cancel_task tasks=*"])
         with pytest.raises(EditRejected, match="editor 'ann'"):
             await client.edit_plan("nightly", CHAT, editor="other")
 
@@ -755,7 +755,9 @@ async def test_the_model_of_a_server_is_judged_by_its_own_name_and_by_that_of_th
 
 async def test_the_scopes_of_a_credential_and_of_the_model_have_to_allow_an_edit() -> None:
     async with server_scene() as scene, remote(scene) as admin, remote(scene, "edit:nightly") as client:
-        await admin.submit_plan(PLAN, scopes=["editors=ann", "editors=test:* edits=cancel_task"])
+        await admin.submit_plan(
+            PLAN, scopes=["editors=ann edits=* tasks=* executors=*", "editors=test:* edits=cancel_task tasks=*"]
+        )
         with pytest.raises(EditRejected, match="editor 'test:scripted'"):
             await client.edit_plan("nightly", CHAT, editor="test:scripted")
         await client.edit_plan("nightly", RENAMED)

@@ -128,7 +128,9 @@ async def test_an_editor_cannot_sign_with_the_name_of_another() -> None:
 
 async def test_the_size_of_the_plan_is_bounded_over_all_answers() -> None:
     endless = [[AddTask(task(f"fix-{number}")), AddDependency("fetch", f"fix-{number}")] for number in range(99)]
-    result = await run(Editor(*endless), plan(), scopes=[EditScope(size=7)], max_rejections=0)
+    result = await run(
+        Editor(*endless), plan(), scopes=[EditScope.parse("edits=* tasks=* executors=* size=7")], max_rejections=0
+    )
     assert len(result.plan) == 7
 
 

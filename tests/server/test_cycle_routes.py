@@ -218,7 +218,7 @@ async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
         text = plan_text("a", "b", "c", call="wait")
         bad = await ann.post("/api/v1/plans", json={"text": text, "scopes": ["nonsense"]})
         assert "is not a scope" in problem(bad, 422)
-        await ann.post("/api/v1/plans", json={"text": text, "scopes": ["edits=cancel_task"]})
+        await ann.post("/api/v1/plans", json={"text": text, "scopes": ["edits=cancel_task tasks=*"]})
         await gate("a begun").wait()
         outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
         assert [violation["rule"] for violation in outside.json()["violations"]] == ["scope"]
@@ -227,6 +227,54 @@ async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
         done = await robot.post(f"{PLAN}/edits", json={"edits": [{"op": "cancel_task", "task_id": "c"}]})
         assert done.json()["version"] == 1
         assert (await ann.post(f"{PLAN}/edits", json={"edits": [ADD]})).json()["version"] == 2
+        open_gates()
+        await ended(ann)
+
+
+WAITS: dict[str, Any] = {
+    "a task": {"wait_for": {"plan": "secret", "task": "t"}},
+    "an event": {"wait_for": {"event": "paid/7"}},
+    "a tick": {"wait_for": {"plan": "secret", "task": "t", "tick": "2026-11-17T03:00"}},
+    "known later": {"foreach": {"from": "a", "template": {"wait_for": {"plan": "{item}", "task": "t"}}}},
+    "an element": {"foreach": {"from": "a", "template": {"wait_for": {"event": "paid"}}}},
+    "nested": {
+        "foreach": {"from": "a", "template": {"foreach": {"from": "a", "template": {"wait_for": {"event": "x"}}}}}
+    },
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+async def test_a_credential_for_edits_alone_waits_for_no_plan_that_it_may_not_observe(what: str) -> None:
+    """At each door: an edit, a dry run, a change of a task, the answer to a cycle, and the undo of a removal."""
+    add: list[Any] = [{"op": "add_task", "task": {"id": "spy", **WAITS[what]}}]
+    add += [{"op": "add_dependency", "source": "a", "target": "spy"}]
+    change = [{"op": "update_task", "task_id": "c", "changes": {"call": None, "inputs": {}, **WAITS[what]}}]
+    async with running(**OUTSIDE) as (scene, _), scene.client("edit:nightly") as robot, bob(scene) as ann:
+        for edits in (add, change):
+            for path in ("edits", "cycles/1/answer"):
+                refused = await robot.post(f"{PLAN}/{path}", json={"edits": edits})
+                assert "this needs the scope observe" in problem(refused, 403)
+            assert (await robot.post(f"{PLAN}/edits", json={"edits": edits, "dry_run": True})).status_code == 403
+        async with scene.client("edit:nightly", "observe") as reader:
+            allowed = await reader.post(f"{PLAN}/edits", json={"edits": add, "dry_run": True})
+            assert allowed.status_code == 200, allowed.text
+        assert (await ann.post(f"{PLAN}/edits", json={"edits": add})).status_code == 200
+        remove = [{"op": "remove_task", "task_id": "spy"}]
+        assert (await ann.post(f"{PLAN}/edits", json={"edits": remove})).status_code == 200
+        assert "this needs the scope observe" in problem(await robot.post(f"{PLAN}/undo"), 403)
+        open_gates()
+        await asyncio.sleep(2.0)
+        assert (await robot.post(f"{PLAN}/cycles/1/answer")).status_code == 200
+        await ended(ann)
+
+
+async def test_a_credential_for_edits_of_two_plans_waits_in_one_for_the_other() -> None:
+    edits = [{"op": "add_task", "task": {"id": "later", "wait_for": {"plan": "weekly", "task": "t"}}}]
+    until = [{"op": "add_task", "task": {"id": "later", "wait_for": {"until": "2026-11-18T09:00"}}}]
+    async with running() as (scene, _), scene.client("edit:nightly", "edit:week*") as robot, bob(scene) as ann:
+        for allowed in (edits, until):
+            done = await robot.post(f"{PLAN}/edits", json={"edits": allowed, "dry_run": True})
+            assert done.status_code == 200, done.text
         open_gates()
         await ended(ann)
 

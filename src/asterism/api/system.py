@@ -19,6 +19,7 @@ from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
+    from asterism.api.credentials import Credential
     from asterism.api.documents import EditProposal
     from asterism.api.local.edit_handlers import EditedPlans
     from asterism.api.plan_operations import ProposeEdit
@@ -71,8 +72,8 @@ class LocalSystem(Operations):
     """Whether the caller is this process, and not somebody at a server: it may sign with any name, and the limits that
     protect a server do not apply."""
 
-    lists_devices: bool = True
-    """Whether the caller may read which devices there are."""
+    caller: Credential | None = None
+    """Whose scopes limit what is done; None if nothing does."""
 
     client: Actor | None = None
     """Who asks, if it is not this process."""

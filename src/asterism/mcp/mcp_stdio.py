@@ -30,7 +30,7 @@ async def serve_stdio(fleet: Fleet, caller: Credential, submitted: Callable[[], 
     ``submitted`` is called when there may be a plan to run."""
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise AsterismError("an MCP client speaks over standard input and output, but one of them is closed")
-    system = LocalSystem(fleet.named(caller.name), caller.name, submitted, own=False)
+    system = LocalSystem(fleet.named(caller.name), caller.name, submitted, own=False, caller=caller)
     host = McpHost(fleet, lambda caller: system)
     server = mcp_server(host, caller)
     with contextlib.redirect_stdout(sys.__stdout__):  # the command line has replaced it by a stream without a buffer

@@ -24,6 +24,7 @@ from asterism.api import documents
 from asterism.api.client_errors import NotAllowed, NotFound
 from asterism.api.local.plan_documents import change_lines
 from asterism.api.operation import NoProposal
+from asterism.api.operations import OPERATIONS
 from asterism.api.plan_operations import MOST_REQUEST, ProposeEdit
 from asterism.api.system import LocalSystem, System
 from asterism.base.http_limits import RequestRefused
@@ -168,7 +169,8 @@ class _Round:
 
     async def _surroundings(self, plan: Constellation, ends: list[TaskEvent], mask: Mask) -> Surroundings:
         devices: list[documents.Device] = []
-        hidden = isinstance(self._system, LocalSystem) and not self._system.lists_devices
+        caller = self._system.caller if isinstance(self._system, LocalSystem) else None
+        hidden = caller is not None and not caller.allows(OPERATIONS["list_devices"].needs)
         with contextlib.suppress(NotAllowed):  # who may edit one plan need not see the fleet
             devices = [] if hidden else (await self._system.list_devices()).items[:MOST_DEVICES]
         nodes = plan.nodes.values()

@@ -30,7 +30,7 @@ from asterism.api.local.audited import record_refusal
 from asterism.api.local.edit_handlers import EditedPlans
 from asterism.api.local.problem_statuses import checked_name, request_violations
 from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, path_fields
-from asterism.api.operations import OPERATIONS, Operations
+from asterism.api.operations import OPERATIONS
 from asterism.api.system import Actor, LocalSystem, Proposer
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -183,7 +183,7 @@ class ServerState:
         fleet = self.fleet if caller is None else self._fleet_of(caller.name)
         actor = None if caller is None else self.actor_of(caller, request)
         system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False, client=actor, proposer=self.proposer)
-        system.lists_devices = caller is None or caller.allows(Operations.list_devices.needs)
+        system.caller = caller
         system.edited_plans, system.audit_log = self.edited_plans, self.audit_log  # those of all callers
         return system
 

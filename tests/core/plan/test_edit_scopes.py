@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,7 +14,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import edit_rules
 from asterism.core.plan.apply import apply
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_rules import EditScope, fits, scope_violations
+from asterism.core.plan.edit_rules import OTHER_FIELDS, EditScope, fits, scope_violations
 from asterism.core.plan.edit_trial import trial
 from asterism.core.plan.edits import (
     EDITS,
@@ -22,12 +23,13 @@ from asterism.core.plan.edits import (
     CancelTask,
     EditBatch,
     RemoveDependency,
+    RemoveTaint,
     RemoveTask,
     UpdateDependency,
     UpdateTask,
 )
 from asterism.core.plan.group_elements import most_tasks, tasks_added, work_of
-from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.plan.task import ACTIONS, TASK_FIELDS, Task
 from asterism.core.plan.work_patterns import work_name
 from asterism.execution.foreach_expansion import expansion, template_of
 
@@ -42,9 +44,14 @@ def plan() -> Constellation:
     return made
 
 
+def allowing_else(text: str) -> EditScope:
+    """A scope that allows what ``any`` allows, but for what the text says."""
+    return EditScope.from_json({**EditScope.parse("any").to_json(), **EditScope.parse(text).to_json()})
+
+
 def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
     made, batch = plan(), EditBatch(edits, "ann")
-    scopes = [EditScope.parse(text) for text in scope.split(" | ")]
+    scopes = [allowing_else(text) for text in scope.split(" | ")]
     return [str(violation) for violation in scope_violations(scopes, editor, batch, trial(made, batch), made)]
 
 
@@ -85,14 +92,14 @@ def test_work_of_an_editor_gets_no_priority_above_its_scope_from_a_task_that_wai
 ) -> None:
     made = with_critical_work()
     batch = EditBatch(tuple(edits), "robot", editor="robot")
-    assert (scope_violations([EditScope(priority="low")], "robot", batch, trial(made, batch), made) == []) is within
-    assert scope_violations([EditScope()], "robot", batch, trial(made, batch), made) == []
+    assert (scope_violations([allowing_else("priority=low")], "robot", batch, trial(made, batch), made) == []) is within
+    assert scope_violations([EditScope.parse("any")], "robot", batch, trial(made, batch), made) == []
 
 
 def test_a_task_keeps_the_retries_that_it_has() -> None:
     made = Constellation("p")
     made.add(Task("a", retries=5))
-    scope = [EditScope(retries=2)]
+    scope = [allowing_else("retries=2")]
     for retries, within in ((4, True), (5, True), (6, False)):
         batch = EditBatch((UpdateTask("a", priority=3, retries=retries),))
         assert (scope_violations(scope, "robot", batch, trial(made, batch), made) == []) is within
@@ -246,6 +253,142 @@ def test_what_is_within_a_scope(scope: str, edits: list[Any], within: bool) -> N
     assert outside(scope) == []  # an empty answer
 
 
+# -- what a scope does not name ----------------------------------------------------------------------------------------
+
+EVERYTHING = {
+    **EditScope.parse("any").to_json(),
+    "secrets": ["*"],
+    "files": ["*"],
+    "waits": ["*"],
+    "uses": ["*:1000"],
+}
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "call": ({"call": "os:system"}, "executors"),
+    "argv": ({"argv": ["true"]}, "executors"),
+    "shell": ({"shell": "true"}, "executors"),
+    "http": ({"http": {"url": "https://a/"}}, "executors"),
+    "agent": ({"agent": "make it"}, "executors"),
+    "plugin": ({"plugin": {"container": {"image": "a"}}}, "executors"),
+    "inputs": ({"inputs": {"a": 1}}, "executors"),
+    "description": ({"description": "a"}, "executors"),
+    "env": ({"env": {"A": "b"}}, "fields"),
+    "cwd": ({"cwd": "/tmp"}, "fields"),
+    "priority": ({"priority": "critical"}, "fields"),
+    "retries": ({"retries": 1}, "fields"),
+    "backoff": ({"backoff": 9.0}, "fields"),
+    "timeout": ({"timeout": 9.0}, "fields"),
+    "device": ({"device": "d"}, "fields"),
+    "needs": ({"needs": ["gpu"]}, "fields"),
+    "estimate": ({"estimate": 9.0}, "fields"),
+    "revocable": ({"revocable": True}, "fields"),
+    "join": ({"join": "any"}, "fields"),
+    "data": ({"data": {"a": 1}}, "fields"),
+    "foreach": ({"foreach": {"of": []}}, "fields"),
+    "skip_if_unchanged": ({"skip_if_unchanged": {"outputs": ["a"]}}, "files"),
+    "untrusted": ({"untrusted": True}, "fields"),
+    "cost": ({"cost": 1.0}, "fields"),
+    "effects": ({"effects": ["spends"]}, "fields"),
+    "outputs": ({"outputs": {"a": "a"}, "skip_if_unchanged": {}}, "fields"),
+    "uses": ({"uses": {"warehouse": 1}}, "uses"),
+    "wait_for": ({"wait_for": {"event": "paid"}}, "waits"),
+}
+"""A value of each field of a task, and the name in a scope without which it may not be set."""
+ALSO_NAMED = {"retries": "retries=1", "priority": "priority=critical", "device": "devices=d"}
+"""Fields that have a name of their own, beside ``fields``."""
+
+OPS = {
+    "add_task": AddTask(Task("x")),
+    "remove_task": RemoveTask("fix-1", dependents="remove"),
+    "update_task": UpdateTask("verify", timeout=1.0),
+    "add_dependency": AddDependency("verify", "deploy", handled=False),
+    "update_dependency": UpdateDependency("fetch", "verify", "completion"),
+    "remove_dependency": RemoveDependency("fetch", "verify"),
+    "cancel_task": CancelTask("deploy"),
+    "remove_taint": RemoveTaint("fine"),
+}
+
+
+def allowed(scope: dict[str, Any], *edits: Any) -> bool:
+    made, batch = plan(), EditBatch(edits)
+    made.add(Task("bare"))
+    return not scope_violations([EditScope.from_json(scope)], "robot", batch, trial(made, batch), made)
+
+
+def but(*names: str) -> dict[str, Any]:
+    """A scope that allows everything, but that it does not name these."""
+    return {name: value for name, value in EVERYTHING.items() if name not in names}
+
+
+def placed(fields: dict[str, Any]) -> dict[str, Sequence[Any]]:
+    """A task with these fields is added, added as the elements of a group, and changed."""
+    nested = {"from": "fetch", "template": {"shell": "true", **fields} if {*fields} & {"foreach"} else fields}
+    return {
+        "added": [AddTask(Task("x", **fields))],
+        "element": [AddTask(Task("x", foreach=nested))],
+        "changed": [UpdateTask("bare", **fields)],
+    }
+
+
+def test_every_edit_and_every_field_of_a_task_is_in_these_tables() -> None:
+    """Who adds a field says here which name of a scope allows it. Until then no scope does."""
+    assert set(FIELDS) == TASK_FIELDS
+    assert set(OPS) == set(EDITS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_edit_that_a_scope_does_not_name_is_refused(op: str) -> None:
+    assert allowed(EVERYTHING, OPS[op])
+    others = [other for other in EDITS if other != op]
+    assert not allowed({**EVERYTHING, "edits": others}, OPS[op])
+    assert not allowed(but("edits"), OPS[op])
+    assert op == "remove_taint" or not allowed(but("tasks"), OPS[op])
+
+
+@pytest.mark.parametrize("place", ["added", "element", "changed"])
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_that_a_scope_does_not_name_is_refused(name: str, place: str) -> None:
+    fields, key = FIELDS[name]
+    edits = placed(fields)[place]
+    assert allowed(EVERYTHING, *edits)
+    assert not allowed(but(key), *edits)
+    if key == "fields":
+        assert not allowed({**EVERYTHING, key: [other for other in OTHER_FIELDS if other != name]}, *edits)
+        assert allowed({**EVERYTHING, key: [*fields.keys() & {*OTHER_FIELDS}, "foreach"]}, *edits)
+    if name in ALSO_NAMED:
+        assert allowed({**EVERYTHING, key: ["foreach"], **EditScope.parse(ALSO_NAMED[name]).to_json()}, *edits)
+
+
+@pytest.mark.parametrize(
+    ("scope", "fields", "is_within"),
+    [
+        ("waits=plan:nightly/*", {"wait_for": {"plan": "nightly", "task": "t"}}, True),
+        ("waits=plan:nightly/*", {"wait_for": {"plan": "secret", "task": "t"}}, False),
+        ("waits=plan:nightly/*", {"wait_for": {"event": "paid"}}, False),
+        ("waits=plan:*", {"wait_for": {"plan": "{a}", "task": "t"}}, False),
+        ("waits=event:paid", {"wait_for": {"event": "paid"}}, True),
+        ("waits=event:paid", {"wait_for": {"event": "paid/7"}}, False),
+        ("waits=time", {"wait_for": {"until": "2026-11-18T09:00"}}, True),
+        ("waits=event:*", {"wait_for": {"until": "2026-11-18T09:00"}}, False),
+        ("uses=warehouse", {"shell": "true", "uses": {"warehouse": 1}}, True),
+        ("uses=warehouse", {"shell": "true", "uses": {"warehouse": 2}}, False),
+        ("uses=warehouse:2", {"shell": "true", "uses": {"warehouse": 2}}, True),
+        ("uses=warehouse:2", {"shell": "true", "uses": {"warehouse": 1, "other": 1}}, False),
+        ("uses=w*:2,api", {"shell": "true", "uses": {"warehouse": 2, "api": 1}}, True),
+    ],
+)
+def test_what_a_task_may_wait_for_and_use(scope: str, fields: dict[str, Any], is_within: bool) -> None:
+    for edits in placed(fields).values():
+        assert allowed(allowing_else(scope).to_json(), *edits) is is_within
+
+
+def test_a_task_keeps_what_it_has() -> None:
+    made = Constellation("p")
+    made.add(Task("a", shell="true", uses={"warehouse": 5}, priority="critical", retries=9, timeout=5.0))
+    batch = EditBatch((UpdateTask("a", cost=1.0, uses={"warehouse": 5}),))
+    scope = EditScope.parse("edits=update_task tasks=a executors=shell fields=cost")
+    assert scope_violations([scope], "robot", batch, trial(made, batch), made) == []
+
+
 def test_a_task_that_a_batch_reaches_through_its_own_dependency_is_found() -> None:
     trick = (AddTask(Task("fix-9")), AddDependency("fix-9", "deploy"), RemoveTask("fix-9", dependents="remove"))
     messages = outside("tasks=fix-* | edits=add_dependency", *trick)
@@ -302,6 +445,9 @@ scopes = st.builds(
     numbers,
     numbers,
     st.none() | st.sampled_from(["low", "critical"]),
+    st.lists(st.sampled_from(["*", "env", "timeout"]), max_size=2).map(tuple),
+    words,
+    words,
 )
 
 
@@ -329,7 +475,7 @@ some_edits = st.one_of(
 @given(st.lists(some_edits, max_size=5))
 @settings(max_examples=300)
 def test_no_batch_within_a_scope_changes_what_is_outside(some: list[Any]) -> None:
-    scope = EditScope(tasks=("fix-*",), executors=("argv",), devices=("sandbox-*",), adds=2)
+    scope = allowing_else("tasks=fix-* executors=argv devices=sandbox-* adds=2")
     made, batch = plan(), EditBatch(tuple(some))
     before = {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()}
     tried = trial(made, batch)
@@ -363,7 +509,7 @@ def test_without_the_trial_an_edit_reaches_what_it_does_not_name(monkeypatch: py
 
 def test_groups_that_wait_for_their_lists_count_for_the_size_of_the_plan() -> None:
     """Otherwise an editor adds one small group after the other before the first gets its elements."""
-    made, scope = plan(), EditScope(size=12)
+    made, scope = plan(), allowing_else("size=12")
     for name, within in (("g", True), ("h", False)):
         batch = EditBatch((AddTask(group(name, 4, argv=["make"])),))
         assert (scope_violations([scope], "robot", batch, trial(made, batch), made) == []) is within

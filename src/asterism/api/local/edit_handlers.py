@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -20,10 +20,21 @@ from asterism.api.plan_operations import RetryPlan
 from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
+from asterism.core.json_values import mappings_in
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.plan.awaited import WaitFailed, awaited_plan
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_rules import ApprovalRule, EditScope, fits
-from asterism.core.plan.edits import WAITING, CancelTask, Edit, EditBatch, WaitingEdit, edit_from_json
+from asterism.core.plan.edit_rules import ALL, ApprovalRule, EditScope, fits
+from asterism.core.plan.edits import (
+    WAITING,
+    AddTask,
+    CancelTask,
+    Edit,
+    EditBatch,
+    UpdateTask,
+    WaitingEdit,
+    edit_from_json,
+)
 from asterism.core.record_codec import read_record
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
@@ -86,8 +97,40 @@ async def checked_batch(
     too large, or if the caller may not sign with that name."""
     signed = signature(system, author)
     batch = batch_of_edits(edits, author=signed, reason=reason, base_version=base_version)
+    check_waits(system, batch)
     await check_size(system, name, batch)
     return batch
+
+
+def check_waits(system: LocalSystem, batch: EditBatch) -> None:
+    """Raise ScopeMissing if a task of a batch would wait for a plan that the caller may not observe, or for an event
+    and the caller may not observe everything: such a task returns what it has waited for."""
+    if system.caller is None:
+        return
+    for wait in _waits(batch):
+        name = "event" not in wait and _known_plan(wait)
+        system.caller.check("observe plan {plan}" if name else "observe", {"plan": name})
+
+
+def _waits(batch: EditBatch) -> Iterator[Mapping[str, Any]]:
+    """What tasks wait for that a batch adds or changes, elements of groups among them, except for times."""
+    for edit in batch.edits:
+        if isinstance(edit, AddTask):
+            fields: Mapping[str, Any] = {"wait_for": edit.task.wait_for, "foreach": edit.task.foreach}
+        else:
+            fields = edit.changes if isinstance(edit, UpdateTask) else {}
+        for part in mappings_in(fields):
+            wait = part.get("wait_for")
+            if isinstance(wait, Mapping) and not wait.keys().isdisjoint(("plan", "event")):
+                yield wait
+
+
+def _known_plan(wait: Mapping[str, Any]) -> str | None:
+    """The name of the plan that a task waits for; None if it is known only when the task begins to wait."""
+    try:
+        return None if "{" in f"{wait['plan']}{wait.get('tick')}" else awaited_plan(wait)
+    except WaitFailed:
+        return None
 
 
 def signature(system: LocalSystem, author: str | None) -> str:
@@ -122,6 +165,7 @@ async def propose_edit(system: LocalSystem, request: declared.ProposeEdit) -> do
 
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
     batch = await plan_requests.undo_batch(system.fleet, request.plan, request.reason)
+    check_waits(system, batch)
     return await _edit(system, request, batch, system.editor)
 
 
@@ -317,7 +361,7 @@ def check_cancel_plan(editor: str | None, head: Head) -> None:
 def cancel_obstacle(scopes: Sequence[EditScope], rules: Sequence[ApprovalRule], editor: str) -> str | None:
     """Why an editor may not cancel a whole plan; None if it may."""
     own = [scope for scope in scopes if scope.is_for(editor)]
-    if scopes and not any(not scope.tasks and (not scope.edits or CANCEL in scope.edits) for scope in own):
+    if scopes and not any(ALL in scope.tasks and scope.allows_edit(CANCEL) for scope in own):
         return f"no scope of the editor {editor!r} allows {CANCEL} for every task"
     waits = next((rule for rule in rules if _may_match(rule, editor)), None)
     return None if waits is None else f"a person decides about it by the rule {str(waits)!r}"

@@ -135,8 +135,8 @@ class UnusablePlanFile(click.ClickException):
 )
 @option(
     "--scope SCOPE",
-    "What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
-    "size=… retries=…'; repeatable.",
+    "What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… fields=… devices=… secrets=… "
+    "waits=… uses=… adds=… size=… retries=…'; repeatable.",
     to="scopes",
     type=edit_scope,
     multiple=True,

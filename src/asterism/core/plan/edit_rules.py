@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
@@ -37,7 +38,7 @@ from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tasks, work_of
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task, kind_of
+from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task, differences, kind_of
 from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
 from asterism.core.record_codec import Record
 
@@ -46,6 +47,26 @@ DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
+OTHER_FIELDS = (
+    *("env", "cwd", "priority", "retries", "backoff", "timeout", "device", "needs", "estimate", "revocable", "join"),
+    *("data", "foreach", "untrusted", "cost", "effects", "outputs"),
+)
+"""The fields of a task that ``fields`` of a scope may name. Every other has a name of its own in a scope, or is refused
+whatever a scope says."""
+
+_NAMED_BY: Mapping[str, str] = {
+    **dict.fromkeys((*ACTIONS, "inputs", "description"), "executors"),
+    "retries": "retries",
+    "priority": "priority",
+    "device": "devices",
+    "skip_if_unchanged": "files",
+    "wait_for": "waits",
+    "uses": "uses",
+}
+"""What a scope calls that which limits a field of a task."""
+
+ALL = "*"
+
 _WORK_FIELDS = (*ACTIONS, "inputs", "env", "cwd", "data", "device", "needs", "foreach", "skip_if_unchanged", "wait_for")
 """The fields that decide what is executed, where, and with what."""
 
@@ -252,35 +273,44 @@ def _cost(task: Task) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EditScope(EditRule):
-    """What some editors may do. A field that is not given allows everything, except ``secrets`` and ``files``, which
-    allow none.
+    """What some editors may do: nothing but what it names. A change of a field of a task that no name of the scope
+    allows is refused, also of a field that this module does not know. A task may keep what it has.
 
     ``editors``    patterns of the names of the editors; a scope without them is for every editor
     ``edits``      the kinds of edits
     ``tasks``      patterns of the ids of the tasks that are added, changed, removed or cancelled
-    ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``,
-                   ``agent``
+    ``executors``  what a task that is added or changed may execute, with its ``inputs`` and ``description``: ``call``,
+                   ``argv``, ``shell``, ``http``, ``agent``, ``plugin``
     ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``
                    (work_patterns.py); a shell line and work for an agent have no name, so they fit none. The
-                   environment and the directory of a command stay as they are.
-    ``devices``    patterns of the device that a task that is added or changed must name
+                   environment and the directory of a command stay as they are. Without it, any work of an executor.
+    ``fields``     other fields of a task that may be set: ``timeout``, ``env``, ``foreach`` … (OTHER_FIELDS)
+    ``devices``    patterns of the device that a task that is added or changed must name; ``*`` also allows none
     ``secrets``    patterns of the secrets that such a task may use; a task whose work stays as it is keeps its own
     ``files``      patterns of the files that ``skip_if_unchanged`` of such a task may name, with its directory: the
                    process that runs the plan reads them
+    ``waits``      patterns of what such a task may wait for: ``plan:NAME/TASK``, ``event:NAME``, ``time``
+    ``uses``       the limits that such a task may use, with the highest amount: ``warehouse:2``; 1 without it
     ``priority``   the highest priority that such a task may have, and so lend to the tasks that it waits for; a task
                    may keep the one that it has. It is also the highest that work of the editor may get from tasks
                    that wait for it, through a dependency that the editor adds.
-    ``adds``       how many tasks one batch may add
-    ``size``       how many tasks the plan may have with those that it adds
-    ``retries``    how many retries a task that is added or changed may have; a task may keep those that it has
+    ``retries``    how many retries a task that is added or changed may have
+    ``adds``       how many tasks one batch may add; without it, any number
+    ``size``       how many tasks the plan may have with those that it adds; without it, any number
 
-    A group whose list is not known yet counts with as many elements as it may have, in ``adds`` and in ``size``.
+    A ``*`` stands for all edits, tasks, executors and fields. A group whose list is not known yet counts with as many
+    elements as it may have, in ``adds`` and in ``size``.
     """
 
     what = "a scope"
-    shorthands: ClassVar = {"any": {}}
-    examples = "any, edits=cancel_task, tasks=fix-* executors=argv work=make adds=3"
-    known_words: ClassVar = {"edits": EDITS, "executors": ACTIONS, "priority": _PRIORITIES}
+    shorthands: ClassVar = {"any": dict.fromkeys(("edits", "tasks", "executors", "fields"), (ALL,)), "none": {}}
+    examples = "any, edits=cancel_task tasks=*, edits=add_task tasks=fix-* executors=argv work=make adds=3"
+    known_words: ClassVar = {
+        "edits": (*EDITS, ALL),
+        "executors": (*ACTIONS, ALL),
+        "fields": (*OTHER_FIELDS, ALL),
+        "priority": _PRIORITIES,
+    }
 
     editors: tuple[str, ...] = ()
     edits: tuple[str, ...] = ()
@@ -294,9 +324,26 @@ class EditScope(EditRule):
     size: int | None = None
     retries: int | None = None
     priority: str | None = None
+    fields: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
 
     def is_for(self, editor: str) -> bool:
         return not self.editors or fits(editor, self.editors)
+
+    def allows_edit(self, op: str) -> bool:
+        return op in self.edits or ALL in self.edits
+
+    def allows_field(self, name: str) -> bool:
+        """Whether it names a field of a task, other than its work."""
+        return name in OTHER_FIELDS and (name in self.fields or ALL in self.fields)
+
+    @property
+    def highest_priority(self) -> Priority:
+        """The highest priority that a task may have, unless it has a higher one."""
+        if self.priority is None:
+            return Priority.CRITICAL if self.allows_field("priority") else Priority.NORMAL
+        return _PRIORITIES[self.priority]
 
 
 def scope_violations(
@@ -327,22 +374,61 @@ def _problems(
     scope: EditScope, op: str, changes: Sequence[Change], added: int, size: int, written: Mapping[str, Priority]
 ) -> Iterator[str]:
     """Why an edit is outside a scope; nothing if it is within. ``written`` see _written."""
-    if scope.edits and op not in scope.edits:
-        yield f"its edits are {', '.join(scope.edits)}"
-    if scope.tasks:
-        outside = next((name for change in changes for name in _names(change) if not fits(name, scope.tasks)), None)
-        if outside is not None:
-            yield f"it changes the task {outside!r}, and its tasks are {', '.join(scope.tasks)}"
+    if not scope.allows_edit(op):
+        yield f"its edits are {_listed(scope.edits)}"
+    outside = next((name for change in changes for name in _names(change) if not fits(name, scope.tasks)), None)
+    if outside is not None:
+        yield f"it changes the task {outside!r}, and its tasks are {_listed(scope.tasks)}"
     for change in changes:
         yield from _lending_problems(scope, change, written)
         if change.kind in (ADDED, REPLACED):
-            for task in work_of(change.after or change.tasks[0]):
-                yield from _priority_problems(scope, change, task)
-                yield from _work_problems(scope, change, task)
+            works = work_of(change.after or change.tasks[0])
+            for task, before in zip_longest(works, () if change.before is None else work_of(change.before)):
+                if task is not None:
+                    yield from _field_problems(scope, before, task)
+                    yield from _priority_problems(scope, change, task)
+                    yield from _work_problems(scope, change, task)
         if _growth(change) and scope.adds is not None and added > scope.adds:
             yield f"the batch adds {added:,} tasks, and {scope.adds:,} are allowed"
         if _growth(change) and scope.size is not None and size + added > scope.size:
             yield f"the plan would have {size + added:,} tasks, and {scope.size:,} are allowed"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words) or "none"
+
+
+def _field_problems(scope: EditScope, before: Task | None, task: Task) -> Iterator[str]:
+    """Why fields of a task that it gets or that change are outside a scope."""
+    changed = differences(Task(task.id) if before is None else before, task)
+    if "event" in (task.wait_for or {}):
+        changed.pop("untrusted", None)  # it is so by itself
+    for name in changed:
+        key = _NAMED_BY.get(name)
+        if scope.allows_field(name) or (key is not None and getattr(scope, key) not in ((), None)):
+            continue
+        yield f"it sets {name} of {task.id!r}, and the scope names no {key or f'such field (fields={name})'}"
+    if "wait_for" in changed and task.wait_for is not None:
+        what = _awaited(task.wait_for)
+        if "{" in what or not fits(what, scope.waits):
+            yield f"{task.id!r} waits for {what}, and its waits are {_listed(scope.waits)}"
+    for limit, amount in task.uses.items() if "uses" in changed else ():
+        if not any(_allows_use(words, limit, amount) for words in scope.uses):
+            yield f"{task.id!r} uses {amount} of the limit {limit!r}, and its uses are {_listed(scope.uses)}"
+
+
+def _awaited(wait: Mapping[str, Any]) -> str:
+    """What a task waits for, as ``waits`` of a scope names it."""
+    if "event" in wait:
+        return f"event:{wait['event']}"
+    return f"plan:{wait['plan']}/{wait['task']}" if "plan" in wait else "time"
+
+
+def _allows_use(words: str, limit: str, amount: int) -> bool:
+    pattern, colon, most = words.rpartition(":")
+    if not colon or not (most.isascii() and most.isdecimal()):
+        pattern, most = words, "1"
+    return fnmatchcase(limit, pattern) and amount <= int(most)
 
 
 def _growth(change: Change) -> int:
@@ -369,40 +455,40 @@ def _names(change: Change) -> Iterator[str]:
 
 def _work_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
     """Why the work of a task, or of the elements of a group, is outside a scope."""
-    if task.foreach is not None:  # no device executes a group; its elements are judged by themselves
+    if task.foreach is not None or task.wait_for is not None:  # no device executes it; elements are judged themselves
         return
     before, same = change.before, _same_work(change)
     action = kind_of(task)
-    if scope.executors and action not in scope.executors:
+    if action not in scope.executors and ALL not in scope.executors:
         what = "nothing that has a name" if action is None else action
-        yield f"{task.id!r} executes {what}, and its executors are {', '.join(scope.executors)}"
+        yield f"{task.id!r} executes {what}, and its executors are {_listed(scope.executors)}"
     if scope.work:
         if not work_fits(task, scope.work):
             what = _NAMELESS.get(action or "", repr(work_name(task)))
             yield f"{task.id!r} executes {what}, and its work is {', '.join(scope.work)}"
         if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)) and not same:
             yield f"the environment and the directory of {task.id!r} may not be set"
-    if scope.devices and (task.device is None or "{" in task.device or not fits(task.device, scope.devices)):
+    device = task.device or ""
+    if scope.devices and ALL not in scope.devices and ("{" in device or not device or not fits(device, scope.devices)):
         where = "any device" if task.device is None else repr(task.device)
         yield f"{task.id!r} runs on {where}, and its devices are {', '.join(scope.devices)}"
     if scope.retries is not None and task.retries > max(scope.retries, _retries_before(change)):
         yield f"{task.id!r} has {task.retries:,} retries, and {scope.retries:,} are allowed"
     for secret in () if same else secrets_of(task):
         if not fits(secret, scope.secrets):
-            allowed = ", ".join(scope.secrets) or "none"
-            yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {allowed}"
+            yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {_listed(scope.secrets)}"
     for path in () if same else _files_of(task):
         if ".." in path.split("/") or "{" in path or not fits(path, scope.files):
-            allowed = ", ".join(scope.files) or "none"
-            yield f"{task.id!r} compares the file {path!r}, and its files are {allowed}"
+            yield f"{task.id!r} compares the file {path!r}, and its files are {_listed(scope.files)}"
 
 
 def _priority_problems(scope: EditScope, change: Change, task: Task) -> Iterator[str]:
     """Why the priority of a task, which it lends to the tasks that it waits for, is outside a scope."""
     had = Priority.LOW if change.before is None else max(work.priority for work in work_of(change.before))
-    if scope.priority is not None and task.priority > max(_PRIORITIES[scope.priority], had):
+    highest = scope.highest_priority
+    if task.priority > max(highest, had):
         words = f"{task.id!r} has the priority {task.priority.name.lower()}"
-        yield f"{words}, and {scope.priority} is the highest that is allowed"
+        yield f"{words}, and {highest.name.lower()} is the highest that is allowed"
 
 
 def _written(editor: str, tried: Trial, graph: Graph) -> dict[str, Priority]:
@@ -414,12 +500,11 @@ def _written(editor: str, tried: Trial, graph: Graph) -> dict[str, Priority]:
 
 def _lending_problems(scope: EditScope, change: Change, written: Mapping[str, Priority]) -> Iterator[str]:
     """Why the priority that a dependency lends to work of the editor is outside a scope."""
+    highest = scope.highest_priority
     for name, priority in change.raises:
-        if scope.priority is None or name not in written:
-            continue
-        if priority > max(_PRIORITIES[scope.priority], written[name]):
+        if name in written and priority > max(highest, written[name]):
             words = f"{name!r} would get the priority {priority.name.lower()} from tasks that wait for it"
-            yield f"{words}, and {scope.priority} is the highest that is allowed"
+            yield f"{words}, and {highest.name.lower()} is the highest that is allowed"
 
 
 def _same_work(change: Change) -> bool:
