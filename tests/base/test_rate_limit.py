@@ -17,9 +17,6 @@ def test_one_more_is_allowed_when_the_oldest_has_left_the_window() -> None:
     assert (events.wait("a"), events.wait("b")) == (50.0, None)
     clock[0] = 60.0
     assert events.wait("a") is None
-    clock[0] = 59.0
-    events.take_back("a")
-    assert events.wait("a") is None
 
 
 def test_the_number_of_remembered_keys_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

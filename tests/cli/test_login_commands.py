@@ -52,15 +52,6 @@ def test_a_code_logs_in_once(scene: Scene, server: ServerThread) -> None:
     assert json.loads(kept.read_text()).keys() == {"lab"}
 
 
-def test_wrong_codes_are_limited_as_those_of_browsers(scene: Scene, server: ServerThread) -> None:
-    for _ in range(10):
-        assert scene.run("login", server.url, stdin="wrong\n").exit_code == 64
-    late = scene.run("login", server.url, stdin=f"{server.code()}\n")
-    assert late.exit_code == 69
-    assert "too many wrong login codes" in late.stderr
-    assert ServerLogins(scene.folder / "config" / "asterism" / "servers.json").all() == []
-
-
 def test_a_token_from_standard_input_is_checked_and_kept(scene: Scene, server: ServerThread) -> None:
     token = server.token("observe")
     made = scene.run("login", server.url, "--token", "-", "--json", stdin=f"{token}\n")

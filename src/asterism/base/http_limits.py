@@ -439,11 +439,6 @@ class RecentEvents:
         while len(self._times) > MAX_REMEMBERED:
             del self._times[next(iter(self._times))]
 
-    def take_back(self, key: str) -> None:
-        """Count the last event of a key no longer."""
-        if self._times.get(key):
-            self._times[key].pop()
-
 
 # -- signatures of webhook deliveries ----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from asterism.api.credentials import TOKEN, Credential, Credentials, NewToken
+from asterism.api.credentials import TOKEN, Credential, Credentials
 from asterism.api.operation import KEY_HEADER, VERSION_HEADER
 from asterism.base.http_limits import PROXY, Limits, RecentEvents, RequestRefused, address_of, bearer_token, place_of
 from asterism.base.startup import VERSION
@@ -56,7 +56,7 @@ ONLY_ONCE = ("host", "origin", "authorization", "cookie", PAGE_HEADER, "sec-fetc
 
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
-"""The most wrong tokens of one address within so many seconds, and the most wrong login codes."""
+"""The most wrong tokens of one address within so many seconds. Login codes have none: one has 192 bits."""
 
 EDITS_PER_MINUTE = 120
 """How many edits one credential may make in a minute."""
@@ -155,7 +155,6 @@ class Gate:
         self.credentials, self.cookie = credentials, SECURE_COOKIE if https else COOKIE
         self.https, self._shared = https, shared
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
-        self._wrong_codes = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
         self._refusals = RecentEvents(now, REFUSALS_PER_MINUTE, 60.0)
         self._under_way = RequestsUnderWay(requests_at_once)
@@ -212,21 +211,6 @@ class Gate:
             self._count_failure(request)
             raise RequestRefused(401, "this token is unknown, expired or revoked")
         return credential
-
-    async def redeem_login(self, request: Request, code: str, kind: str) -> NewToken:
-        """Exchange a one-time code for a session or a token. Raises LoginRefused, and RequestRefused if the address of
-        the request has sent too many wrong codes: then no code of it is looked at. A code counts before it is looked
-        at, so that many at once are not more."""
-        address = address_of(request)
-        self._wrong_codes.check(address, f"too many wrong login codes from {address}")
-        self._wrong_codes.add(address)
-        try:
-            new = await self.credentials.redeem_login(code, kind)
-        except StoreError:
-            self._wrong_codes.take_back(address)
-            raise
-        self._wrong_codes.take_back(address)
-        return new
 
     def _count_failure(self, request: Request) -> None:
         """Count a wrong token. Raises RequestRefused if its address has sent too many. A right token is accepted all

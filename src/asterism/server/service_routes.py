@@ -91,7 +91,7 @@ async def login(call: Call) -> Response:
     """Exchange the one-time code of a link for a session, once. The page gets its key after the ``#`` of the address,
     which browsers send to no server."""
     try:
-        new = await call.server.gate.redeem_login(call.request, call.query.code, SESSION)
+        new = await call.server.gate.credentials.redeem_login(call.query.code, SESSION)
     except LoginRefused:
         if "text/html" not in call.request.headers.get("accept", ""):
             raise
@@ -104,7 +104,7 @@ async def login(call: Call) -> Response:
 
 async def login_command(call: Call) -> Any:
     """Exchange a one-time code for a token, once."""
-    new = await call.server.gate.redeem_login(call.request, call.body.code, TOKEN)
+    new = await call.server.gate.credentials.redeem_login(call.body.code, TOKEN)
     await _record(call, LOG_IN, new.credential)
     return documents.NewToken(token=new.token, **client_of(new.credential))
 
