@@ -67,6 +67,11 @@ def test_an_address_that_other_machines_reach_needs_tls(tmp_path: Path, words: l
         (["--label", "bot"], "", "--label is for the series webhook: give --github ORG/REPO too"),
         (["--github", "acme/rocket"], "", "The series webhook needs --assign LOGIN"),
         (["--github", "acme/rocket", "--assign", "robot"], "short", "a secret of at least 16 characters"),
+        (
+            ["--behind-proxy", "--proxy-from", "127.0.0.1", "--group", "*=observe"],
+            "",
+            "--proxy-from needs --proxy-secret-file FILE: without a secret, every program",
+        ),
         (["--peers", "--behind-proxy"], "", "peers check the certificate of the store"),
     ],
 )

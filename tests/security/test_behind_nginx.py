@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -49,10 +49,13 @@ def configuration(folder: Path, port: int, file: str = "asterism.conf", login: i
 
 
 class Behind:
-    """A server behind nginx. ``session`` is that of a browser which has logged in, ``token`` is one for programs, and
-    ``port`` that of the server itself."""
+    """A server behind nginx. ``session`` is that of a browser which has logged in, ``token`` is one for programs,
+    ``port`` that of the server itself, and ``code`` makes a login code."""
 
-    def __init__(self, folder: Path, session: NewToken, token: str, port: int) -> None:
+    def __init__(
+        self, folder: Path, session: NewToken, token: str, port: int, code: Callable[[], Awaitable[str]]
+    ) -> None:
+        self.code = code
         self._socket = str(folder / "nginx.sock")
         self.cookie, self.key = f"__Host-asterism_session={session.token}", str(session.page_key)
         self.token, self.port = token, port
@@ -77,8 +80,11 @@ def _listens(path: Path) -> bool:
 
 
 @asynccontextmanager
-async def behind_nginx(folder: Path, *, people: PeopleProxy | None = None, login: int = 0) -> AsyncIterator[Behind]:
-    """With ``people``, nginx asks the program at the port ``login`` for the person."""
+async def behind_nginx(
+    folder: Path, *, people: PeopleProxy | None = None, login: int = 0, port: int = 0
+) -> AsyncIterator[Behind]:
+    """With ``people``, nginx asks the program at the port ``login`` for the person. With ``port``, another server is
+    behind it."""
     (folder / "cert.pem").write_bytes(_new_identity())
     (folder / "secret.conf").write_text(f'proxy_set_header X-Asterism-Proxy-Secret "{PROXY_SECRET}";')
     address = ListenAddress("127.0.0.1", 0, behind_proxy=True)
@@ -90,7 +96,7 @@ async def behind_nginx(folder: Path, *, people: PeopleProxy | None = None, login
         credentials = Credentials(fleet.store)
         session = await credentials.redeem_login(await credentials.create_login("ann", ["admin"], by="ann"))
         token = (await credentials.create("ci", ["admin"], by="ann")).token
-        port = service.server.listeners[0]._sock.getsockname()[1]
+        port = port or service.server.listeners[0]._sock.getsockname()[1]
         (folder / "nginx.conf").write_text(configuration(folder, port, file, login))
         process = await asyncio.create_subprocess_exec(
             str(NGINX), "-p", str(folder), "-c", str(folder / "nginx.conf"), stderr=asyncio.subprocess.PIPE
@@ -100,7 +106,7 @@ async def behind_nginx(folder: Path, *, people: PeopleProxy | None = None, login
                 while not _listens(folder / "nginx.sock"):
                     assert process.returncode is None, (await process.communicate())[1].decode()
                     await asyncio.sleep(0.01)
-            yield Behind(folder, session, token, port)
+            yield Behind(folder, session, token, port, lambda: credentials.create_login("bob", ["observe"], by="ann"))
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -175,6 +181,15 @@ async def test_no_request_is_smuggled_past_nginx(tmp_path: Path) -> None:
             assert '"scopes"' not in answer, lines
 
 
+async def test_wrong_login_codes_of_others_behind_nginx_lock_nobody_out(tmp_path: Path) -> None:
+    """All have one address there."""
+    async with behind_nginx(tmp_path) as server:
+        for number in range(30):
+            assert (await server.ask(HOST, target=f"/login?code=wrong-{number}"))[0] == 403
+        status, answer = await server.ask(HOST, target=f"/login?code={await server.code()}")
+        assert (status, "__Host-asterism_session=" in answer) == (303, True)
+
+
 @asynccontextmanager
 async def login_program() -> AsyncIterator[int]:
     """What oauth2-proxy answers to nginx: who has a cookie of it, is logged in. The value is its port."""
@@ -200,7 +215,7 @@ PAGE, ANN = "X-Asterism-Page: page", "Cookie: _oauth2_proxy=ann"
 
 async def test_a_person_who_logged_in_at_the_proxy_is_known_by_name_and_groups(tmp_path: Path) -> None:
     groups = parse_groups(["anns=operate", "*=observe"])
-    people = PeopleProxy(parse_networks(["127.0.0.1"]), groups, secret=PROXY_SECRET.encode())
+    people = PeopleProxy(parse_networks(["127.0.0.1"]), groups, PROXY_SECRET.encode())
     async with login_program() as login, behind_nginx(tmp_path, people=people, login=login) as server:
         status, answer = await server.ask(HOST, ANN, PAGE)
         assert (status, '"name":"ann"' in answer, '["observe","operate"]' in answer) == (200, True, True)
@@ -222,6 +237,33 @@ async def test_a_person_who_logged_in_at_the_proxy_is_known_by_name_and_groups(t
         # past nginx, on the machine of the server
         past = await _straight(server.port, ME, HOST, PAGE, "X-Forwarded-User: ann", "X-Forwarded-Groups: anns")
         assert past == 403
+
+
+@asynccontextmanager
+async def recorder(heads: list[str]) -> AsyncIterator[int]:
+    """A server that answers everything and keeps the heads of requests. The value is its port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("target", ["/", ME, "/login", "/login?code=x", "/login/", "//login"])
+async def test_no_client_of_a_proxy_without_logins_names_a_person(tmp_path: Path, target: str) -> None:
+    heads = list[str]()
+    names = ("X-Forwarded-User: root", "x-forwarded-groups: leads", "X-Asterism-Proxy-Secret: guessed")
+    async with recorder(heads) as port, behind_nginx(tmp_path, port=port) as server:
+        assert (await server.ask(HOST, *names, target=target))[0] == 200
+    [head] = heads
+    assert HOST.lower() in head.lower()
+    for name in names:
+        assert name.partition(":")[0].lower() not in head.lower()
 
 
 async def _straight(port: int, target: str, *lines: str) -> int:

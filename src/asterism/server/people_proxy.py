@@ -1,7 +1,7 @@
 """People whom a proxy has logged in: it names them in a header of each request, and the server believes it alone.
 
 Three things have to hold. The request comes from an address of the proxy; it has the secret that the server shares with
-the proxy, if there is one; and the header names one person. A request with the header from anywhere else is refused,
+the proxy, since every program on its machine has its address; and the header names one person. A request with the header from anywhere else is refused,
 not stripped: either the proxy is set up wrongly, or somebody tries to be somebody else.
 
 Nothing is stored for a person. Each request is judged anew, by the groups that the proxy names now, and an event stream
@@ -52,14 +52,15 @@ class InvalidProxy(AsterismError, ValueError):
 
 @dataclass(frozen=True)
 class PeopleProxy:
-    """``networks`` are the addresses of the proxy, ``scopes`` what each group may do. ``logout`` is where people log
+    """``networks`` are the addresses of the proxy, ``scopes`` what each group may do, ``secret`` is what only the proxy
+    and the server know. ``logout`` is where people log
     out."""
 
     networks: tuple[_Network, ...]
     scopes: Mapping[str, frozenset[str]]
+    secret: bytes = field(repr=False)
     user_header: str = "x-forwarded-user"
     groups_header: str = "x-forwarded-groups"
-    secret: bytes | None = field(default=None, repr=False)
     logout: str | None = None
 
     def person(self, request: Request) -> Credential | None:
@@ -78,19 +79,13 @@ class PeopleProxy:
         identity = f"{PROXY}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         return Credential(identity, name, "", PROXY, 0.0, PROXY, math.inf, scopes=scopes)
 
-    @property
-    def unproven(self) -> list[str]:
-        """The networks from which any program can name a person: those with more than the proxy, without a secret."""
-        wide = [str(one) for one in self.networks if one.is_loopback or one.num_addresses > 1]
-        return wide if self.secret is None else []
-
     def is_sender(self, request: Request) -> bool:
         """Whether the proxy sent a request."""
         peer = None if request.client is None else _address(request.client.host)
         if peer is None or not any(peer in network for network in self.networks):
             return False
         shown = request.headers.getlist(SECRET_HEADER)
-        return self.secret is None or (len(shown) == 1 and hmac.compare_digest(shown[0].encode(), self.secret))
+        return len(shown) == 1 and hmac.compare_digest(shown[0].encode(), self.secret)
 
     def client_address(self, request: Request) -> str | None:
         """The address that the proxy names: the last one, since a client may have sent others."""

@@ -90,7 +90,7 @@ proxy_options = options(
     option("--proxy-groups-header NAME", "The header with groups.", to="groups_header", default="X-Forwarded-Groups"),
     option(
         "--proxy-secret-file FILE",
-        "A private file with the secret that the proxy sends in X-Asterism-Proxy-Secret.",
+        "A private file with the secret that the proxy sends in X-Asterism-Proxy-Secret; needed.",
         to="proxy_secret",
         type=click.Path(path_type=Path),
     ),
@@ -116,17 +116,20 @@ def people_proxy(values: dict[str, Any], behind_proxy: bool) -> PeopleProxy | No
         raise click.UsageError("--proxy-from needs --behind-proxy, and a --group GROUP=SCOPE (example: '*=observe').")
     if logout is not None and not re.fullmatch(r"(/(?!/)|https://)[!-~]*", logout):
         raise click.UsageError("--proxy-logout is a path of this site, or an https address.")
-    secret = None
-    if proxy_secret is not None:
-        data = read_private(proxy_secret, "make another secret, here and at the proxy") or b""
-        needs = f"The secret of the proxy has at least {MIN_SECRET} characters: write it to {clean(str(proxy_secret))}."
-        secret = webhook_secret(data.decode("utf-8", "replace"), needs)
+    if proxy_secret is None:
+        raise click.UsageError(
+            "--proxy-from needs --proxy-secret-file FILE: without a secret, every program on the machine of the proxy "
+            "can name a person. Make one with: openssl rand -hex 32"
+        )
+    data = read_private(proxy_secret, "make another secret, here and at the proxy") or b""
+    needs = f"The secret of the proxy has at least {MIN_SECRET} characters: write it to {clean(str(proxy_secret))}."
+    secret = webhook_secret(data.decode("utf-8", "replace"), needs)
     return PeopleProxy(
         parse_networks(sources),
         parse_groups(groups),
+        secret,
         user_header.lower(),
         groups_header.lower(),
-        secret,
         logout,
     )
 

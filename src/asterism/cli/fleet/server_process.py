@@ -101,18 +101,10 @@ async def serve_until_signal(
                 also["peers"] = f"https://{service.url.partition('://')[2]}"
             await announce(fleet, service.url, login=login, also=also, as_json=as_json)
             log.info(policy.about)
-            if people is not None:
-                warn_of_unproven(people)
             await stop.wait()
         log.info("stopping")
         await http.aclose()  # first: edits that are on their way are answered by the plans that still run here
     return 0
-
-
-def warn_of_unproven(people: PeopleProxy) -> None:
-    if people.unproven:
-        where = ", ".join(people.unproven)
-        log.warning("every program that connects from %s can name a person: give --proxy-secret-file", where)
 
 
 async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: bool) -> int:
