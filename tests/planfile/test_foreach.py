@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from asterism import Constellation
+from asterism.cli.main import commands
 from asterism.execution import foreach_expansion
-from asterism.planfile import BadPlan, examine, load
+from asterism.planfile import BadPlan, examine, foreach, load
 
 
 def plan(tasks: str, params: str = "", **values: Any) -> Constellation:
@@ -246,7 +249,7 @@ def test_files_are_beside_the_plan_file_and_named_from_where_the_command_runs(
         ("{range: [1, 1000000000000]}", "the range has 1,000,000,000,000 elements, and 1,000 are allowed; set 'max'"),
         ("{files: nothing*}", "no file matches 'nothing*' in the folder of the plan file; correct it"),
         ("{lines: nothing.txt}", "nothing.txt cannot be read: No such file or directory; correct the name"),
-        ("{lines: picture.png}", "picture.png is not text in UTF-8; convert it"),
+        ("{lines: picture.png}", "picture.png: the file is not text in UTF-8; use another file"),
     ],
 )
 def test_mistakes_of_files_lines_and_ranges(
@@ -257,6 +260,52 @@ def test_mistakes_of_files_lines_and_ranges(
         elements_of(over, tmp_path, monkeypatch)
     [mistake] = caught.value.mistakes
     assert words in str(mistake)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        *('{files: "/**/*"}', '{files: "../*"}', '{files: "in/../../*"}', '{files: ".*"}', '{files: ".git/*"}'),
+        *("{lines: /dev/zero}", "{lines: ../secret}", "{lines: .env}", "{lines: ./.env}", "{lines: in/.env}"),
+        *("{lines: pipe}", "{lines: link}", '{files: "link*"}', '{files: "folder-link/*"}', '{files: "**/pipe"}'),
+        *("{lines: folder-link/secret}", "{lines: large}", "{lines: in}"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_plan_of_a_stranger_reads_regular_files_below_it_only(
+    over: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("password\n")
+    folder = tmp_path / "plan"
+    (folder / "in").mkdir(parents=True)
+    for name in (".env", "in/.env"):
+        (folder / name).write_text("password\n")
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "folder-link").symlink_to(tmp_path)
+    with (folder / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    monkeypatch.chdir(folder)
+    Path("plan.yaml").write_text(f"asterism: 1\ntasks:\n  cut: {{argv: [cut, '{{item}}'], foreach: {over}}}\n")
+    result = CliRunner().invoke(commands, [command, "plan.yaml"])
+    assert result.exit_code == 64, result.output
+    assert "password" not in result.output
+    assert "plan.yaml" in result.output
+
+
+def test_links_among_the_files_of_a_plan_multiply_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"link-{name}").symlink_to(tmp_path)
+        (tmp_path / f"{name}.txt").touch()
+    assert elements_of('{files: "**/*.txt"}', tmp_path, monkeypatch) == ["a.txt", "b.txt", "c.txt"]
+
+
+def test_the_search_for_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreach, "MOST_ENTRIES", 20)
+    for number in range(30):
+        (tmp_path / f"{number}.png").touch()
+    with pytest.raises(BadPlan, match="more than 20 files"):
+        elements_of('{files: "**/*.txt"}', tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("over", ['{files: "/etc/*"}', "{lines: /etc/passwd}"])

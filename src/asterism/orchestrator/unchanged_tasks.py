@@ -39,9 +39,9 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asterism.base.file_patterns import matching_paths
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.json_values import JsonObject, mappings_in, plain_json
 from asterism.core.plan.task import Task
@@ -108,7 +108,7 @@ class _Hashing:
             raise UnsuitableFiles(f"to read them takes more than {MAX_SECONDS:,.0f} s; name fewer of them")
 
     def _files(self, pattern: str) -> Iterator[str]:
-        names = self._matches("", pattern.split("/")) if glob.has_magic(pattern) else [pattern]
+        names = matching_paths(pattern, self._folder, self._check) if glob.has_magic(pattern) else [pattern]
         for name in names:
             path = os.path.join(self._folder, name)
             if not os.path.isdir(path):
@@ -119,40 +119,6 @@ class _Hashing:
                 for file in sorted(files):
                     self._check()
                     yield os.path.join(name, os.path.relpath(os.path.join(inner, file), path))
-
-    def _matches(self, place: str, parts: Sequence[str]) -> Iterator[str]:
-        """The paths below ``place`` that match the parts of a pattern, in order."""
-        self._check()
-        if not parts:
-            yield place
-            return
-        first, rest = parts[0], parts[1:]
-        if not glob.has_magic(first):
-            named = f"{place}{first}" if not place or place.endswith("/") else f"{place}/{first}"
-            path = named or "/"  # an absolute pattern begins with an empty part
-            if os.path.lexists(os.path.join(self._folder, path)):
-                yield from self._matches(path, rest)
-            return
-        if first == "**":
-            yield from self._matches(place, rest)
-        for entry in self._entries(place):
-            self._check()
-            if first == "**" and entry.is_dir(follow_symlinks=False):
-                yield from self._matches(os.path.join(place, entry.name), parts)
-            elif first == "**" and not rest and not entry.is_dir():
-                yield os.path.join(place, entry.name)
-            elif first != "**" and fnmatchcase(entry.name, first):
-                yield from self._matches(os.path.join(place, entry.name), rest)
-
-    def _entries(self, place: str) -> list[os.DirEntry[str]]:
-        """The entries of a folder by name, without hidden ones; nothing for what is no folder or cannot be read."""
-        try:
-            with os.scandir(os.path.join(self._folder, place)) as entries:
-                return sorted(
-                    (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
-                )
-        except OSError:
-            return []
 
     def _hash(self, path: str) -> str | None:
         full = os.path.join(self._folder, path)

@@ -5,14 +5,16 @@ See ``base/foreach_expansion`` for what a group is. A group over the result of a
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.base import expressions
 from asterism.base.expressions import names_used, with_constants
+from asterism.base.file_patterns import matching_paths
 from asterism.base.text import describe_value, suggestion
+from asterism.base.yaml_lines import read_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.execution.foreach_expansion import (
@@ -26,7 +28,11 @@ from asterism.execution.foreach_expansion import (
 )
 from asterism.execution.placeholders import TICK_FOLLOWS, Scope, fill_value
 from asterism.planfile import models
+from asterism.planfile.include import MAX_BYTES
 from asterism.planfile.models import Part
+
+MOST_ENTRIES = 100_000
+"""How many files and folders the search for the files of a group looks at."""
 
 SOURCES = ("source", "files", "lines", "range")
 _KEYS = {"source": "from"}
@@ -158,22 +164,47 @@ def _numbers(first: int, last: int, step: int = 1) -> Sequence[int]:
 
 def _files(pattern: str, folder: str) -> list[str]:
     """The files that match, by name, as a command finds them that starts where the plan file was named."""
-    paths = glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True)
-    files = sorted(path for path in paths if os.path.isfile(path))
+    _check_place(pattern)
+    left = iter(range(MOST_ENTRIES))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise NotExpandable(f"to find {pattern!r} takes a look at more than {MOST_ENTRIES:,} files; name a folder")
+
+    paths = (os.path.join(folder, name) for name in matching_paths(pattern, folder, check))
+    files = sorted(path for path in paths if os.path.isfile(path) and _is_below(path, folder))
     if not files:
         raise NotExpandable(f"no file matches {pattern!r} in {folder or 'the folder of the plan file'}; correct it")
     return files
 
 
 def _lines(name: str, folder: str) -> list[str]:
+    _check_place(name)
     path = os.path.join(folder, name)
+    if not _is_below(path, folder):
+        raise NotExpandable(f"{path} is a link to a file outside the folder of the plan file; copy it there")
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            return [line.removesuffix("\n") for line in file if line.strip()]
+        text, mistakes = read_text(path, max_bytes=MAX_BYTES, regular=True)
     except OSError as error:
         raise NotExpandable(f"{path} cannot be read: {error.strerror}; correct the name") from None
-    except UnicodeDecodeError:
-        raise NotExpandable(f"{path} is not text in UTF-8; convert it") from None
+    for mistake in mistakes:
+        raise NotExpandable(f"{path}: {mistake.text}; use another file")
+    return [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
+
+
+def _check_place(path: str) -> None:
+    """Raise NotExpandable for a path or a pattern that may name files elsewhere than below the plan file, or hidden
+    ones: a plan may come from a stranger."""
+    if os.path.isabs(path) or any(part.startswith(".") for part in path.removeprefix("./").split("/")):
+        raise NotExpandable(
+            f"{path!r} names files outside the folder of the plan file, or hidden ones, and foreach reads neither; move "
+            "them below that folder, or give their names as a parameter that is a list"
+        )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    root = os.path.realpath(folder)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
 def _axis(name: str, values: Any, scope: Scope) -> list[Any]:
