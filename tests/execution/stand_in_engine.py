@@ -35,6 +35,8 @@ def run(words: list[str]) -> int:
     [name] = options["--name"]
     record = STATE / f"{name}.json"
     environment = {"PATH": os.environ["PATH"]}
+    for file in options.get("--env-file", ()):
+        environment |= dict(line.split("=", 1) for line in Path(file).read_text().splitlines())
     for entry in options.get("--env", ()):
         variable, equals, value = entry.partition("=")
         environment[variable] = value if equals else os.environ[variable]

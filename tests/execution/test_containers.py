@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -121,7 +122,49 @@ def test_secrets_are_not_in_the_words_of_a_process_and_masked(engine: Engine, mo
     assert execute(flow, reports=reports) == "very-secret-token"  # a result is data
     assert "".join(reports.output).strip() == "[secret]"
     assert "very-secret" not in json.dumps(engine.last())
-    assert "KEY" in engine.last()["options"]["--env"]
+    [file] = engine.last()["options"]["--env-file"]
+    assert not Path(file).exists(), "it is gone with the task"
+
+
+@pytest.mark.parametrize("value", ["", "a b", " a ", "a\nb", '"a"', "'", "#a", "$HOME", "a=b", "\u00e4", "x" * 50_000])
+def test_a_variable_reaches_the_container_as_it_is(value: str, engine: Engine) -> None:
+    work = container("/bin/sh", "-c", 'printf "<%s>" "$MINE"')
+    assert ran(Task("a", plugin=work, env={"MINE": value}))["a"].value == f"<{value}>"
+
+
+def _as_bash_script(engine: Engine) -> None:
+    engine.path.write_text(engine.path.read_text().replace("#!/bin/sh", f"#!{shutil.which('bash')}", 1))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize("name", ["evil", "ev\nil"], ids=["line", "lines"])
+@pytest.mark.parametrize("secret", [False, True], ids=["text", "secret"])
+def test_a_variable_of_a_container_starts_nothing_on_the_device(
+    name: str, secret: bool, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine may be a script, as the ``docker`` of podman is one."""
+    _as_bash_script(engine)
+    evil, done = tmp_path / name, tmp_path / "done"
+    evil.write_text(f"touch {done}")
+    monkeypatch.setenv("TOKEN", str(evil))
+    variable = {"secret": "TOKEN"} if secret else str(evil)
+    names = ("BASH_ENV", "ENV", "SHELLOPTS", "PERL5OPT")
+    task = Task("a", plugin=container("/usr/bin/env"), env=dict.fromkeys(names, variable))
+    ran(task)
+    assert not done.exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_ablation_with_its_variables_in_the_client_a_task_acts_on_the_device(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "_LINE", re.compile("(?!)"))
+    monkeypatch.setattr(containers, "is_reserved", lambda name: False)
+    _as_bash_script(engine)
+    evil, done = tmp_path / "evil", tmp_path / "done"
+    evil.write_text(f"touch {done}")
+    ran(Task("a", plugin=container("/usr/bin/env"), env={"BASH_ENV": str(evil)}))
+    assert done.exists()
 
 
 @pytest.mark.parametrize(
@@ -129,10 +172,12 @@ def test_secrets_are_not_in_the_words_of_a_process_and_masked(engine: Engine, mo
 )
 def test_a_variable_does_not_steer_the_engine(name: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_DEVICE", "x")
-    monkeypatch.setenv("TOKEN", "very-secret-token")
+    monkeypatch.setenv("TOKEN", "very-secret-token\nof two lines")
     line = f'echo "${name}"'
     assert ran(Task("a", plugin=container("/bin/sh", "-c", line), env={name: "/mine"}))["a"].value == "/mine"
-    assert f"{name}=/mine" in engine.last()["options"]["--env"]
+    lines = ran(Task("a", plugin=container("/bin/sh", "-c", line), env={name: "/mine\nelse"}))["a"].value
+    assert lines == "/mine\nelse"
+    assert f"{name}=/mine\nelse" in engine.last()["options"]["--env"]
     secret = ran(Task("a", plugin=container("/bin/sh", "-c", line), env={name: {"secret": "TOKEN"}}))["a"].error
     assert isinstance(secret, containers.SecretVisible)
 

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -258,7 +259,7 @@ async def run_program(attempt: Attempt, prepare: Callable[[Mapping[str, str]], C
         try:
             with files.undone_by(command.undo) as folder:
                 return await attempt.commands.run(
-                    command.argv if command.complete is None else command.complete(files),
+                    command.argv if command.complete is None else command.complete(replace(files, folder=folder)),
                     {**command.environment, **files.variables},
                     command.cwd,
                     executable=command.executable,

@@ -22,9 +22,10 @@ from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceUnavailable
 from asterism.core.json_values import SizeLimit
 from asterism.execution import command_inputs
-from asterism.execution.actions import Attempt, Command, CommandFiles, run_program
+from asterism.execution.actions import Attempt, Command, CommandFiles, own_part, run_program
 from asterism.execution.plugin_actions import Action
 from asterism.execution.processes import CommandFailed
+from asterism.execution.task_inputs import is_reserved
 
 ENGINE_VARIABLE = "ASTERISM_CONTAINER_ENGINE"
 """The engine of this device, if it is not the first of ``ENGINES`` on the PATH: a name or a path."""
@@ -43,6 +44,9 @@ _STEERS = re.compile(
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 """The name of a variable. With a ``*`` at its end, podman would pass all variables of the device that begin so."""
+
+_LINE = re.compile(r"(?![\"'`\s])[^\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]{0,16000}(?<!\s)")
+"""A value that every engine reads from a file of variables as it is."""
 
 _NO_IMAGE = re.compile(
     r"-|\s*$|(dir|oci|oci-archive|docker-archive|docker-daemon|containers-storage|ostree|sif|tarball):", re.IGNORECASE
@@ -135,6 +139,8 @@ class Container(Action):
                 raise AsterismError(f"{name!r} is not the name of a variable of a container")
         variables = command_inputs.passable((), {**attempt.resolved.environment, **inputs, **attempt.identity()})
         marks = {name: variables.pop(name) for name in _OF_DEVICE if name in variables}
+        given = attempt.resolved.environment
+        filed = {name: variables.pop(name) for name in given if _LINE.fullmatch(variables.get(name, "\n"))}
         passed = {name: value for name, value in variables.items() if not _is_own(name)}
         shown = {name: value for name, value in variables.items() if _is_own(name)}
         _refuse_secrets(shown, attempt)
@@ -143,7 +149,7 @@ class Container(Action):
         last = [image, *map(attempt.fill, self.argv)]
 
         def complete(files: CommandFiles) -> list[str]:
-            return [*words, *_file_words(files), *last]
+            return [*words, *_variable_words(filed, files), *_file_words(files), *last]
 
         environment = command_inputs.passable([*words, *last], {**os.environ, **marks, **passed})
         undo = tuple(remove_words(engine, [name_of(attempt)]))
@@ -217,9 +223,25 @@ def _file_words(files: CommandFiles) -> Iterator[str]:
         yield f"--volume={path}:{path}:{'z' if writable else 'ro,z'}"
 
 
+def _variable_words(variables: Mapping[str, str], files: CommandFiles) -> list[str]:
+    """The variables of the task in a file that only this user can read: the client of the engine, which may be a
+    script, does not have them. Raises DeviceTrouble."""
+    if not variables:
+        return []
+    assert files.folder is not None  # it has the command that removes the container
+    path = files.folder / "variables"
+    with own_part("the variables of its container could not be written"):
+        text = "".join(f"{name}={value}\n" for name, value in variables.items())
+        path.touch(0o600)
+        path.write_text(text, "utf-8", "surrogateescape")
+    return [f"--env-file={path}"]
+
+
 def _is_own(name: str) -> bool:
-    """Whether a variable means something to the client of the engine, too: it keeps that of the device."""
-    return name in os.environ or _STEERS.fullmatch(name) is not None
+    """Whether a variable means something to the client of the engine, too, or to a shell that runs it: it keeps that of
+    the device."""
+    steers = _STEERS.fullmatch(name) is not None or (is_reserved(name) and not name.startswith("ASTERISM_"))
+    return name in os.environ or steers
 
 
 def _refuse_secrets(variables: Mapping[str, str], attempt: Attempt) -> None:

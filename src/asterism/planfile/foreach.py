@@ -197,8 +197,8 @@ def _check_place(path: str) -> None:
     ones: a plan may come from a stranger."""
     if os.path.isabs(path) or any(part.startswith(".") for part in path.removeprefix("./").split("/")):
         raise NotExpandable(
-            f"{path!r} names files outside the folder of the plan file, or hidden ones, and foreach reads neither; move "
-            "them below that folder, or give their names as a parameter that is a list"
+            f"{path!r} names files outside the folder of the plan file, or hidden ones, and foreach reads neither; "
+            "move them below that folder, or give their names as a parameter that is a list"
         )
 
 

@@ -1,8 +1,9 @@
 """People whom a proxy has logged in: it names them in a header of each request, and the server believes it alone.
 
 Three things have to hold. The request comes from an address of the proxy; it has the secret that the server shares with
-the proxy, since every program on its machine has its address; and the header names one person. A request with the header from anywhere else is refused,
-not stripped: either the proxy is set up wrongly, or somebody tries to be somebody else.
+the proxy, since every program on its machine has its address; and the header names one person. A request with the
+header from anywhere else is refused, not stripped: either the proxy is set up wrongly, or somebody tries to be somebody
+else.
 
 Nothing is stored for a person. Each request is judged anew, by the groups that the proxy names now, and an event stream
 ends after ``WORD_LASTS`` seconds, so that the page opens another one. So nobody stays logged in for longer than the
