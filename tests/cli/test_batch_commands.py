@@ -46,7 +46,7 @@ def films(scene: SystemScene) -> Names:
 
 def ended_films(scene: SystemScene) -> Names:
     names = films(scene)
-    scene.step(names["working"], completed("text"))
+    scene.step(names["working"], completed("=1+1"))
     scene.step(names["waiting"], taken_by("laptop"), started, completed(1))
     return names
 
@@ -130,8 +130,8 @@ def test_results_are_json_lines_or_a_table(tmp_path: Path) -> None:
         rows = list(csv.DictReader(scene.ok("batch", "results", "films", "--csv").splitlines()))
         order = ("done", "failed", "dropped", "working", "waiting")
         assert [line["id"] for line in lines] == [row["id"] for row in rows] == [names[name] for name in order]
-        assert [line["output"] for line in lines] == [{"size": 7}, None, None, "text", 1]
-        assert [row["output"] for row in rows] == ['{"size": 7}', "", "", "text", "1"]
+        assert [line["output"] for line in lines] == [{"size": 7}, None, None, "=1+1", 1]
+        assert [row["output"] for row in rows] == ['{"size": 7}', "", "", "'=1+1", "1"]
         assert rows[1]["error"] == "no luck"
         assert rows[2]["status"] == "cancelled"
         assert json.loads(rows[0]["input"]) == {"file": "done.mp4"}

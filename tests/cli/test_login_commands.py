@@ -52,6 +52,22 @@ def test_a_code_logs_in_once(scene: Scene, server: ServerThread) -> None:
     assert json.loads(kept.read_text()).keys() == {"lab"}
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["https://{host}", "http://{name}:1", "http://localhost:{port}", "{name}.evil.test", "http://{host}:99999"],
+)
+def test_the_code_of_a_link_of_another_server_is_sent_nowhere(scene: Scene, server: ServerThread, address: str) -> None:
+    code, host = server.code(), server.url.partition("//")[2]
+    name, _, port = host.partition(":")
+    link = f"{address.format(host=host, name=name, port=port)}/login?code={code}"
+    refused = scene.run("login", server.url, stdin=f"{link}\n")
+    assert refused.exit_code == 64
+    assert f"and not of {server.url}. Log in to that server" in refused.stderr
+    assert code not in refused.output
+    for text in (f"{host}/login?code={code}", f"?code={server.code()}"):
+        assert scene.run("login", server.url, stdin=f"{text}\n").exit_code == 0, "the code still counts"
+
+
 def test_a_token_from_standard_input_is_checked_and_kept(scene: Scene, server: ServerThread) -> None:
     token = server.token("observe")
     made = scene.run("login", server.url, "--token", "-", "--json", stdin=f"{token}\n")

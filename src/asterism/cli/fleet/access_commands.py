@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -62,7 +63,7 @@ def login(url: str, name: str | None, authority: str | None, token_from: str | N
     called = name or default_name(url)
     if not is_login_name(called):
         raise click.UsageError("--name has up to 100 letters, digits, - and _.")
-    secret = _read_secret(token_from is not None)
+    secret = _read_secret(url, token_from is not None)
     verify = True if authority is None else trusting(authority)
     if token_from is None:
         with Client(url, "", verify=verify) as client:
@@ -80,8 +81,9 @@ def login(url: str, name: str | None, authority: str | None, token_from: str | N
     return Answer(document, clean(text), notes).print(as_json)
 
 
-def _read_secret(token: bool) -> str:
-    """The token or the code from standard input; a person is asked for a code. Raises UsageError."""
+def _read_secret(url: str, token: bool) -> str:
+    """The token or the code for a server from standard input; a person is asked for a code. Raises UsageError, also for
+    the link of another server: this one would get a code that logs in to that one."""
     what = "token" if token else "code"
     if not token and sys.stdin.isatty():
         text = click.prompt("Code or link of `asterism token login`", err=True)
@@ -89,10 +91,27 @@ def _read_secret(token: bool) -> str:
         text = sys.stdin.readline(10_000)
     text = text.strip()
     link = _CODE_OF_LINK.search(text)
+    if link is not None and not _is_of_server(text, url):
+        raise click.UsageError(
+            f"This is a link of {clean(text.partition('?')[0])}, and not of {url}. Log in to that server, or paste "
+            "only the code if both are the same server."
+        )
     secret = link[1] if link is not None else text
     if not secret or not secret.isascii() or not secret.isprintable() or " " in secret:
         raise click.UsageError(f"Standard input has no {what}.")
     return secret
+
+
+def _is_of_server(link: str, url: str) -> bool:
+    """Whether a link names the origin of a server, or none."""
+    named, known = urlsplit(link if "//" in link else f"//{link}"), urlsplit(url)
+    scheme = named.scheme or known.scheme
+    ports = {"https": 443, "http": 80}
+    try:
+        origin = scheme, named.hostname, named.port or ports.get(scheme)
+        return not named.netloc or origin == (known.scheme, known.hostname, known.port or ports.get(known.scheme))
+    except ValueError:  # no valid port
+        return False
 
 
 @click.command()

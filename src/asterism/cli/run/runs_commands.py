@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +28,7 @@ from asterism.cli.cli_context import (
     view,
     with_system,
 )
+from asterism.cli.csv_table import csv_text
 from asterism.cli.option_types import Function, duration, number_option, object_option, option
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run import KEEP_RULES
@@ -552,7 +551,8 @@ async def _act_on_all(what: str, act: Callable[..., Awaitable[BulkOutcome]]) -> 
 async def results(system: System, name: str, as_csv: bool, as_json: bool) -> None:
     """Print a JSON object for each run of a batch that has ended, in the order of their creation.
 
-    In CSV, an input is JSON, and so is an output that is not text."""
+    In CSV, an input is JSON, and so is an output that is not text. A ' is put before
+    a text that a spreadsheet would calculate."""
     if as_csv and as_json:
         raise click.UsageError("Give either --csv or --json.")
     after: str | None = None
@@ -560,7 +560,7 @@ async def results(system: System, name: str, as_csv: bool, as_json: bool) -> Non
     while first or after is not None:
         page = await ask_again(partial(system.read_batch_results, name, after, MOST_AT_ONCE))
         if as_csv:
-            text = _csv([*([RESULT_COLUMNS] if first else []), *map(_cells, page.items)])
+            text = csv_text([*([RESULT_COLUMNS] if first else []), *map(_cells, page.items)])
         else:
             text = "\n".join(json_text(item, encoding=sys.stdout.encoding) for item in page.items)
         if text:
@@ -576,9 +576,3 @@ def _cells(result: BatchResult) -> list[Any]:
     if result.output is not None and not isinstance(result.output, str):
         texts["output"] = json_text(result.output)
     return [texts.get(name, getattr(result, name)) for name in RESULT_COLUMNS]
-
-
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue().removesuffix("\n")
