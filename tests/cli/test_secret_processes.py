@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from asterism.api.client import Client
 from tests.cli.cli_scenes import heard
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended
@@ -56,3 +63,54 @@ def test_a_secret_of_a_device_shows_nowhere_else(tmp_path: Path) -> None:
     for run in scene.json("runs", "list"):
         told = {name: value for name, value in run.items() if name != "input"}
         assert "s3cr3t" not in json.dumps(told)
+
+
+HOOK_SECRET = "what-only-the-shop-and-the-server-know"
+READS = """\
+asterism: 1
+id: reads
+tasks:
+  environ:
+    shell: |
+      pid=$$
+      while [ "$pid" -gt 1 ]; do
+        tr '\\0' '\\n' < /proc/$pid/environ 2>/dev/null | grep -c SHOP_EU=what-only && exit 1
+        test "$pid" = "$ASTERISM_TEST_SERVER" && exit 0
+        pid=$(sed 's/.*) . //; s/ .*//' /proc/$pid/stat)
+      done
+      exit 2
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
+def test_a_task_of_a_server_does_not_read_the_secrets_of_its_hooks(tmp_path: Path) -> None:
+    """A process of its own: a fork of the tests has another memory of its environment. The task looks at each process
+    from itself to the server."""
+    scene = Scene(tmp_path)
+    words = ["serve", "--store", scene.url, "--listen", "127.0.0.1:0", "--event-hook", "shop-eu=paid", "--local", "1"]
+    script = 'ASTERISM_TEST_SERVER=$$ exec "$@"'
+    environment = {**os.environ, **scene.env, "ASTERISM_HOOK_SHOP_EU": HOOK_SECRET}
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "asterism", *words],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = re.search(r"http://[\w.:]+", server.stdout.readline())
+            assert address is not None
+            environ = Path(f"/proc/{server.pid}/environ").read_bytes()
+            assert b"ASTERISM_TEST_SERVER" in environ
+            assert HOOK_SECRET.encode() not in environ
+            token = json.loads(scene.ok("token", "create", "--scope", "operate", "--for", "ann", "--json"))["token"]
+            with Client(address[0], token) as client:
+                client.submit_plan(READS)
+                assert client.watch_plan("reads", timeout=60.0).state == "completed", client.read_task_logs(
+                    "reads", "environ"
+                )
+        finally:
+            server.terminate()
+            server.communicate()

@@ -14,9 +14,13 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """The lines of a table. A ``'`` is put before a text that a spreadsheet would calculate; a number stays."""
+    return "\n".join(map(_line, rows))
+
+
+def _line(row: Iterable[Any]) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([_plain(cell) for cell in row] for row in rows)
-    return file.getvalue().removesuffix("\n")
+    csv.writer(file, lineterminator="\r\n").writerow(map(_plain, row))  # so a cell with either of them is quoted
+    return file.getvalue().removesuffix("\r\n")
 
 
 def _plain(cell: Any) -> Any:

@@ -287,8 +287,19 @@ MIN_SECRET = 16
 
 
 def taken_from_environment(variable: str) -> str:
-    """The value of a variable, which is removed: commands that this process starts would inherit it."""
-    return os.environ.pop(variable, "")
+    """The value of a variable, which is removed: commands that this process starts would inherit it. Its text is
+    overwritten as well, or they would read it in /proc/PID/environ, which is the memory that the process began with."""
+    import ctypes
+
+    value = os.environ.get(variable, "")
+    if value and os.name == "posix":
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_void_p
+        place = getenv(os.fsencode(variable))
+        if place:
+            ctypes.memset(place, 0, len(os.fsencode(value)))
+    os.environ.pop(variable, None)
+    return value
 
 
 def webhook_secret(text: str, advice: str) -> bytes:
