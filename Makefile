@@ -147,7 +147,7 @@ COMPILE = $(PIN) pyproject.toml --group build --extra http
 repin: ## Renew all pins with uv: make repin UV=path/to/uv
 	$(COMPILE) --extra test --extra dev -o requirements/dev.txt
 	$(COMPILE) -c requirements/dev.txt -o requirements/run.txt
-	$(COMPILE) -c requirements/dev.txt --extra serve --extra gateway --extra postgres --extra s3 -o requirements/serve.txt
+	$(PIN) pyproject.toml -c requirements/dev.txt --extra http --extra serve --extra gateway --extra postgres --extra s3 -o requirements/serve.txt
 	$(COMPILE) -c requirements/dev.txt --extra test -o requirements/test.txt
 	$(COMPILE) -c requirements/dev.txt --extra test --extra bench -o requirements/bench.txt
 	$(PIN) pyproject.toml -c requirements/dev.txt --extra github -o requirements/github.txt  # what the GitHub Action installs

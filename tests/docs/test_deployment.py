@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -127,8 +128,11 @@ def complaints(text: str) -> list[str]:
     words = [word for word, _ in several]
     problems += [f"{word} is no instruction" for word in words if word not in INSTRUCTIONS]
     for word, argument in several:
-        if word == "FROM" and (":" not in argument.split()[0] or argument.split()[0].endswith(":latest")):
-            problems.append(f"the image {argument} has no version")
+        image, _, digest = argument.split()[0].partition("@")
+        if word == "FROM" and (":" not in image or image.endswith(":latest") or digest != "${PYTHON_DIGEST}"):
+            problems.append(f"the image {argument} has no version and digest")
+        if word == "ARG" and "=" in argument:
+            problems.append(f"{argument} has a default, which is another image one day")
         if word == "RUN" and "pip install" in argument and "--no-cache-dir" not in argument:
             problems.append("pip keeps its cache in the image")
         if word == "RUN" and "apt-get install" in argument and "rm -rf /var/lib/apt/lists" not in argument:
@@ -156,6 +160,8 @@ def test_the_containerfile_obeys_the_rules() -> None:
     ("before", "after", "complaint"),
     [
         (":3.13-slim-bookworm", ":latest", "has no version"),
+        ("@${PYTHON_DIGEST} AS", " AS", "has no version and digest"),
+        ("ARG PYTHON_DIGEST", "ARG PYTHON_DIGEST=sha256:0", "has a default"),
         (" --no-cache-dir", "", "keeps its cache"),
         ("USER 10001:10001\n", "", "runs as root"),
         ('["asterism"]', "asterism", "JSON array"),
@@ -188,6 +194,28 @@ def test_the_image_installs_pinned_packages_only_and_all_that_a_server_needs() -
     names = {re.split(r"[\[<>=]", requirement)[0].strip().lower() for requirement in wanted} - {"asterism"}
     assert names <= set(pins)
     assert {name: known[name] for name in pins} == pins
+
+
+BUILD_TOOLS = ("hatchling", "editables", "packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers", "pip")
+
+
+def test_the_image_has_no_build_tools() -> None:
+    assert {*BUILD_TOOLS}.isdisjoint(_pins("serve"))
+    stages = CONTAINERFILE.split("\nFROM ")[1:]
+    assert len(stages) == 2
+    assert "venv --without-pip /opt/asterism" in stages[0]
+    assert "--no-build-isolation" not in stages[1]
+    assert "pip uninstall --yes" in stages[1]
+    copies = [argument for word, argument in instructions(f"FROM {stages[1]}") if word == "COPY"]
+    assert copies == ["--from=build /opt/asterism /opt/asterism"]
+
+
+def test_the_licences_of_all_files_of_the_package_are_named() -> None:
+    vendored = json.loads((ROOT / "src/asterism/server/page/vendor/versions.json").read_text("utf-8"))
+    assert METADATA["license"].split(" AND ") == sorted({"Apache-2.0", *(file["licence"] for file in vendored)})
+    files = {path.relative_to(ROOT).as_posix() for pattern in METADATA["license-files"] for path in ROOT.glob(pattern)}
+    vendor = "src/asterism/server/page/vendor/"
+    assert files == {"LICENSE", *(vendor + file["licence_file"] for file in vendored)}
 
 
 def _pins(name: str) -> dict[str, str]:
