@@ -22,9 +22,9 @@ from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceUnavailable
 from asterism.core.json_values import SizeLimit
 from asterism.execution import command_inputs
-from asterism.execution.actions import Attempt, Command, CommandFiles, own_part, run_program
+from asterism.execution.actions import Attempt, Command, CommandFiles, run_program
 from asterism.execution.plugin_actions import Action
-from asterism.execution.processes import CommandFailed
+from asterism.execution.processes import CommandFailed, own_part
 from asterism.execution.task_inputs import is_reserved
 
 ENGINE_VARIABLE = "ASTERISM_CONTAINER_ENGINE"
