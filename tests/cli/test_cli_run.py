@@ -403,7 +403,7 @@ def test_an_editor_has_a_scope_and_untrusted_data_leaves_it_little(tmp_path: Pat
         result = asterism("run", path, *editor, "--scope", scope)
         assert ("x" in json.loads(result.stdout)["tasks"]) is there
     result = asterism("run", path, "--scope", "nonsense")
-    assert "'nonsense' is not a scope (examples: any, edits=cancel_task," in result.stderr
+    assert "'nonsense' is not a scope (examples: any, edits=cancel_task tasks=*," in result.stderr
     path = write(tmp_path, "tasks:\n  a: {shell: 'true', untrusted: true}\n  b: {shell: 'true', after: a}\n")
     result = asterism("run", path, *editor)
     assert "x" not in json.loads(result.stdout)["tasks"]
