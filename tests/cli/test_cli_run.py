@@ -267,7 +267,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
     [
         (
             "nowhere",
-            "'outside', 'model' or the name of a plug-in, not 'nowhere': the plug-in",
+            "--editor must be package.module:function, 'outside' or 'model', not 'nowhere'.",
         ),
         ("no_such_module_here:f", "The editor 'no_such_module_here:f' cannot be imported: ModuleNotFoundError: "),
         ("editor_beside:not_a_function", "is not callable"),
