@@ -12,10 +12,14 @@ DONE: Counter[str] = Counter()
 
 GO: dict[str, asyncio.Event] = {}
 
+BEGUN: list[str] = []
+"""The tasks that have begun, in their order."""
+
 
 def reset() -> None:
     DONE.clear()
     GO.clear()
+    BEGUN.clear()
 
 
 def gate(name: str) -> asyncio.Event:
@@ -33,6 +37,12 @@ async def wait(name: str) -> str:
     await gate(name).wait()
     DONE[name] += 1
     return f"{name} done"
+
+
+async def in_order(name: str) -> str:
+    """Notes when it begins, and waits until the test opens its gate."""
+    BEGUN.append(name)
+    return await wait(name)
 
 
 async def reporting(name: str, run: Any) -> str:

@@ -270,8 +270,8 @@ async def test_a_run_that_is_assigned_while_the_device_judges_offered_ones_goes_
     kitchen.line.slow["register"] = 2.0  # the device does not know the workflow yet
     offered = await offer(stage, flow)
     await asyncio.sleep(1.0)
-    assigned = await stage.person.create(flow)
-    assert assigned.device == "kitchen"
+    later = await stage.person.create(flow)
+    assigned = await stage.person.move(later.id, "kitchen")  # a person may let it overtake
     await stage.at_work(kitchen, assigned)
     assert (await stage.read(assigned)).previous == (), "the slot was kept for it"
     kitchen.hands.finish(assigned)
@@ -291,3 +291,38 @@ async def test_the_place_of_an_assigned_run_is_kept_while_the_lease_is_renewed_f
     assert (await stage.read(assigned)).previous == (), "the slot was kept for it"
     kitchen.hands.finish(assigned)
     await stage.at_work(kitchen, offered)
+
+
+@pytest.mark.store_only("its line is slow")
+async def test_a_new_run_does_not_overtake_those_that_wait_for_a_device(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", slots=1)
+    first = await stage.person.create(WORK)
+    await stage.at_work(kitchen, first)
+    waiting = [await stage.person.create(WORK) for _ in range(2)]
+    kitchen.line.late["take"] = 30.0
+    kitchen.hands.finish(first)
+    await stage.end_of(first)
+    await asyncio.sleep(10.0)  # its slot is free, and it has not asked for the next run yet
+    late = await stage.person.create(WORK)
+    assert late.status == "created"
+    for run in (*waiting, late):
+        await stage.at_work(kitchen, run)
+        kitchen.hands.finish(run)
+    assert begun(kitchen) == [first.id, *(run.id for run in waiting), late.id]
+
+
+@pytest.mark.store_only("runs are created in its process")
+async def test_a_run_that_a_device_creates_does_not_overtake_those_that_wait(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", slots=1)
+    await kitchen.fleet.workflows.add(WORK)
+    first = await kitchen.fleet.create("work")
+    await stage.at_work(kitchen, first)
+    waiting = await stage.person.create(WORK)
+    kitchen.line.late["take"] = 30.0
+    kitchen.hands.finish(first)
+    await stage.end_of(first)
+    own = await kitchen.fleet.create("work")
+    for run in (waiting, own):
+        await stage.at_work(kitchen, run)
+        kitchen.hands.finish(run)
+    assert begun(kitchen) == [first.id, waiting.id, own.id]

@@ -239,3 +239,22 @@ async def test_a_mistake_while_it_watches_over_the_others_does_not_end_the_work_
     assert caplog.text.count("a bug in Asterism") == 1
     laptop.hands.finish(run, "done")
     assert (await stage.end_of(run)).output == "done"
+
+
+@pytest.mark.store_only("its line loses a question")
+async def test_that_a_device_is_leaving_is_no_refusal(stage: Stage) -> None:
+    """The store has not heard of it, and assigns work to it."""
+    kitchen = await stage.device("kitchen", slots=2, monitor_every=5.0)
+    busy = await stage.person.create(WORK)
+    await stage.at_work(kitchen, busy)
+    kitchen.line.drops["sessions"] = 1
+    kitchen.agent.drain()
+    run = await stage.person.create(WORK)
+    assert run.device == "kitchen"
+    await asyncio.sleep(60.0)
+    stored = await stage.read(run)
+    assert [past.detail for past in stored.previous] == ["it is being drained"], "then the store knows"
+    assert (stored.ended, stored.rounds, dict(stored.declined), stored.avoid) == (False, 0, {}, ())
+    attic = await stage.device("attic")
+    await stage.at_work(attic, run)
+    kitchen.hands.finish(busy)

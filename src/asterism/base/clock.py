@@ -47,6 +47,18 @@ def new_id(now: float, chance: random.Random) -> str:
     return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{chance.getrandbits(48):012x}"
 
 
+class AscendingIds:
+    """Makes ids as ``new_id``. Those of one millisecond ascend in the order in which they are made."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance, self._last = chance, 0
+
+    def new(self, now: float) -> str:
+        drawn = int(new_id(now, self._chance), 16)
+        self._last = self._last + 1 if drawn >> 48 == self._last >> 48 else drawn
+        return f"{self._last:024x}"
+
+
 def new_ids(millisecond: int, chance: random.Random, number: int) -> list[str]:
     """Ids of runs that are created together, in ascending order."""
     first = f"{millisecond & 0xFFFFFFFFFFFF:012x}"

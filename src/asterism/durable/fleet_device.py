@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.base.clock import new_id
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
@@ -409,6 +408,7 @@ class FleetDevice:
             check_uses(await until_available(self.fleet.clock, lambda: read_limits(self.fleet.store)), uses)
         if now is None:
             now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
+        run_id = self.fleet.run_ids.new(now)  # now: of runs of one moment, the id says which task was started first
         try:
             run_input = _run_input(work)
             if not is_short(run_input):
@@ -417,7 +417,7 @@ class FleetDevice:
             why = PlanMask(plan.journal.plan)().about_data(str(error))
             raise MissingInput(f"the input of task {work.task.id!r}: {why}") from None
         return transitions.create(
-            new_id(now, self.fleet.chance),
+            run_id,
             flow,
             run_input,
             by=work.constellation,

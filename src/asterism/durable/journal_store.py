@@ -100,8 +100,8 @@ class OwnershipLost(AsterismError):
 
 
 class ReloadRequired(OwnershipLost):
-    """Another process changed a run whose end was about to be written. Nothing of that commit happened, and the owner
-    has to load the plan again."""
+    """Another process changed a run whose end was about to be written, or edited the plan at rest. Nothing of that
+    commit happened, and the owner has to load the plan again."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Journal writer of a running plan: commits each step together with the runs that follow from it.
 
 The steps recorded until a commit begins are one record of the journal; the runs that they start are in the same commit.
-Commits follow one another, each with the next record number. If another process has written that number, this process
-no longer owns the plan: nothing of the commit happened, and nothing more is written.
+Commits follow one another, each with the next record number. If another process has written that number, nothing of
+the commit happened, and nothing more is written: the plan is loaded again, and its head says who owns it.
 
 Runs that the process of the plan has executed itself are written later, at most ``LIST_INTERVAL`` after the commit that
 records their ends, and so is the summary of the plan: many steps then cost one write of what lists show. Until then the
@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
+from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
@@ -56,7 +57,7 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
-from asterism.store.store_errors import Conflict, StoreUnavailable
+from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
 
@@ -79,8 +80,9 @@ class UnwrittenEnd(NamedTuple):
 
 
 class JournalWriter:
-    """``lost`` is called once, when this process no longer owns the plan or has to reload it. ``deliver`` receives each
-    event when its cause is durable."""
+    """``lost`` is called once, when this process no longer owns the plan, has to reload it, or the store cannot be used
+    any more, such as after the promotion of a standby that lagged behind. ``deliver`` receives each event when its
+    cause is durable."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class JournalWriter:
         clock: Clock,
         chance: random.Random,
         stored: StoredConstellation,
-        lost: Callable[[OwnershipLost], None],
+        lost: Callable[[AsterismError], None],
         deliver: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._store, self._clock, self._chance, self._stored = store, clock, chance, stored
@@ -248,6 +250,9 @@ class JournalWriter:
             self._discard()
             self._fail(error)
             self._lost(error)
+        except StoreError as error:
+            self.seal()
+            self._lost(error)
         except Exception as error:  # a bug here must not leave callers waiting
             log.exception("the journal of plan %s cannot be written", self.head.name)
             self.seal()
@@ -374,7 +379,7 @@ class JournalWriter:
             return ReloadRequired(f"{conflict.what} was withdrawn before it was answered")
         if conflict.what.removeprefix("register ").startswith(TAKEN):
             return ReloadRequired("another plan of its file has taken the event")
-        return OwnershipLost(f"another process continues plan {self.head.name!r} ({conflict.what} has changed)")
+        return ReloadRequired(f"{conflict.what} was written by another process")  # its owner, or who edited it at rest
 
     async def _is_written(self, number: int) -> bool:
         register = await self._store.register(record_key(self.head.name, number))

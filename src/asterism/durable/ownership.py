@@ -21,12 +21,21 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
-from asterism.durable.admin import cancel_reason, pause_key, pause_reason
+from asterism.durable.admin import cancel_reason, live_owner, pause_key, pause_reason
 from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
 from asterism.durable.awaited_world import AwaitedWorld
 from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
-from asterism.durable.journal_store import Head, OwnershipLost, ReloadRequired, StoredConstellation, load
+from asterism.durable.journal_store import (
+    Head,
+    OwnershipLost,
+    ReloadRequired,
+    StoredConstellation,
+    head_key,
+    load,
+    read_head,
+    record_key,
+)
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import APPROVE, EDIT, REFUSE, WHY, RequestHandler, RunningPlan
 from asterism.durable.rejected_edits import RejectionRecorder
@@ -41,9 +50,9 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
-from asterism.store.optimistic_update import until_available
+from asterism.store.optimistic_update import retried, until_available
 from asterism.store.protocol import PutRegister, Query, for_plan
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
 
@@ -71,10 +80,12 @@ KINDS = {kind.name: kind for kind in (EDIT, WHY, CYCLES, CLAIM, ANSWER, APPROVE,
 
 
 class FleetMembership:
-    """The orchestrator as a device of its fleet, for as long as the block lasts. On exit it hands its runs back."""
+    """The orchestrator as a device of its fleet, for as long as the block lasts. It takes work once it owns its plan:
+    of several that want it, all but one leave again. On exit it hands its runs back."""
 
     def __init__(self, agent: DeviceAgent) -> None:
         self.agent = agent
+        agent.hold_back("it does not run its plan yet")
 
     async def __aenter__(self) -> FleetMembership:
         self.left = asyncio.create_task(self.agent.run())
@@ -86,6 +97,14 @@ class FleetMembership:
             self.left.cancel()
             raise
         return self
+
+    def loss(self) -> AsterismError:
+        """Why the orchestrator is a device no longer."""
+        error = self.left.exception()
+        if isinstance(error, StoreError):
+            return error
+        why = "it was drained" if error is None else error
+        return OwnershipLost(f"{self.agent.name} is no longer a device of the fleet: {why}")
 
     async def __aexit__(self, *error: object) -> None:
         self.agent.drain(hand_back=True)
@@ -116,6 +135,7 @@ class Ownership:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started = asyncio.Event()  # while the plan can be changed
         self._paused = False  # by a call in this process
+        self._owned = False  # whether this process has been the owner
         self._stored: StoredConstellation | None = None
         self.running: RunningPlan | None = None
 
@@ -141,11 +161,10 @@ class Ownership:
                     return result
                 except ReloadRequired as reason:
                     log.info("plan %s is reloaded: %s", name, reason)
+                    await until_available(self._fleet.clock, functools.partial(self._keep_or_claim, name))
                     stored = await until_available(
                         self._fleet.clock, lambda: load(self._fleet.store, name, self._options.conditions)
                     )
-                    if stored.head.owner != self._member.agent.session.id:
-                        raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
         finally:
             del self._fleet.running_plans[name]
             with contextlib.suppress(AsterismError, TimeoutError):  # also of a workflow that was removed with its plan
@@ -155,16 +174,44 @@ class Ownership:
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
                 self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
 
+    @retried
+    async def _keep_or_claim(self, name: str) -> None:
+        """Find out who owns the plan, since its head or journal has changed. If no process does, this one takes it with
+        a commit of the head alone: from then on, nobody edits it at rest while it is loaded. Raises OwnershipLost."""
+        store, agent = self._fleet.store, self._member.agent
+        assert self._stored is not None
+        head, revision = await read_head(store, name)
+        following = await store.register(record_key(name, self._stored.number + 1))
+        foreign = following is not None and following.value["epoch"] != head.epoch  # not an edit at rest
+        if head.owner == agent.session.id and not foreign:
+            return
+        if self._owned or foreign or head.ended or await live_owner(store, head) is not None:
+            raise OwnershipLost(f"another process continues plan {name!r}: {head.device}")
+        claimed = head.changed(owner=agent.session.id, device=agent.name)
+        await store.commit([PutRegister(head_key(name), claimed.to_json(), revision)])
+
     async def _run_loaded(self, stored: StoredConstellation, owner: PlanCommands) -> Result:
         agent, name = self._member.agent, stored.plan.id
         store, clock = self._fleet.store, self._fleet.clock
-        lost: asyncio.Future[OwnershipLost] = asyncio.get_running_loop().create_future()
+        lost: asyncio.Future[AsterismError] = asyncio.get_running_loop().create_future()
+
+        def lose(error: AsterismError) -> None:
+            if not lost.done():
+                lost.set_result(error)
+
+        def job_ended(job: asyncio.Task[None]) -> None:
+            error = None if job.cancelled() else job.exception()
+            if isinstance(error, StoreError):
+                lose(error)
+            elif error is not None:
+                log.error("a bug in Asterism", exc_info=error)
+
         journal = JournalWriter(
             store,
             clock,
             self._fleet.chance,
             stored,
-            lambda error: None if lost.done() else lost.set_result(error),
+            lose,
             self._events.publish,
         )
         rejections = RejectionRecorder(store, name)
@@ -179,6 +226,8 @@ class Ownership:
             span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
             state = "cancelling" if stored.head.cancelling else "executing"
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state=state, **span)
+            self._owned = True
+            agent.take_work()
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
@@ -198,16 +247,22 @@ class Ownership:
                 asyncio.create_task(world.follow()),
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
+            for job in jobs:
+                job.add_done_callback(job_ended)
             ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
                 raise lost.result()
             if not execution.done.done():
-                raise OwnershipLost(f"{agent.name} is no longer a device of the fleet")
+                raise self._member.loss()
             await journal.commit()
             await cancel_runs(self._fleet, name)
             await journal.change_head(state=str(stored.plan.state), owner=None, ended_at=stored.plan.ended_at)
             return execution.result()
+        except OwnershipLost:
+            if lost.done():  # this is what has come of it
+                raise lost.result() from None
+            raise
         finally:
             if plan is not None:
                 plan.leaving = True

@@ -180,7 +180,7 @@ async def _fence(fleet: Fleet, name: str) -> list[Write]:
         if not stored.head.ended:
             last = ExpectRegister(record_key(name, stored.number), 1)
             mark = new_id(fleet.store.clock(), fleet.chance)
-            record = step_record(name, stored.number + 1, stored.head.epoch, [], mark)
+            record = step_record(name, stored.number + 1, stored.head.epoch + 1, [], mark)  # as another owner would
             return [last, record, stored.summary(stored.head, records=1)]
     return []
 

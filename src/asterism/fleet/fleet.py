@@ -23,7 +23,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
-from asterism.base.clock import BootClock, Clock, Looks, new_id
+from asterism.base.clock import AscendingIds, BootClock, Clock, Looks
 from asterism.base.expressions import holds
 from asterism.base.text import suggestion
 from asterism.base.trace_context import current_traceparent
@@ -73,6 +73,9 @@ class CurrentPlacer:
         self._reading: asyncio.Event | None = None  # set at the end of the read that is under way
         self._reads = 0  # how many have begun
         self._known: tuple[float, Placer] | None = None
+        self.awaited: Collection[str] = ()
+        """Devices for which runs may wait: they take the first of these themselves, in the order of the queue."""
+
         self._under_way: dict[str, str] = {}  # run -> device of an assignment whose write is not acknowledged
         self._just_written: list[str] = []  # devices of assignments that were acknowledged during a read
 
@@ -114,7 +117,7 @@ class CurrentPlacer:
         assert self._known is not None
         placer = self._known[1]
         self._free(run.id)  # a second try to write the same run
-        choice = placer.choose(run, flow, near=near)
+        choice = placer.choose(run, flow, near=near, awaited=self.awaited)
         if choice.owner is not None:
             placer.record_assignment(choice.owner.device)
             self._under_way[run.id] = choice.owner.device
@@ -198,6 +201,7 @@ class Fleet:
         self.store, self.by = store, by
         self.clock: Clock = clock or BootClock()
         self.chance = chance or random.Random()
+        self.run_ids = AscendingIds(self.chance)
         self.workflows = Workflows(store)
         self.waiters = RunWaiters(store, self.clock)
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
@@ -223,6 +227,7 @@ class Fleet:
     def named(self, by: str) -> Fleet:
         """The same fleet with this name in its stories."""
         fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
+        fleet.run_ids = self.run_ids
         fleet.running_plans, fleet.kept_plans = self.running_plans, self.kept_plans
         fleet.read_plans = self.read_plans
         fleet.plan_runners = self.plan_runners
@@ -591,7 +596,7 @@ class Fleet:
     async def _read_placer(self, before: Placer | None) -> Placer:
         sessions = [session for session in await self.store.sessions() if session.state in REACHABLE_STATES]
         settings = await self.settings()
-        return Placer(
+        placer = Placer(
             sessions,
             self.store.clock(),
             holds,
@@ -600,6 +605,22 @@ class Fleet:
             peer_timeout=settings.peer_timeout,
             last_assigned=None if before is None else before.last_assigned,
         )
+        self._placer.awaited = await self._awaited_devices(placer)
+        return placer
+
+    async def _awaited_devices(self, placer: Placer) -> set[str]:
+        """The devices with a free slot that could take a run that waits. A run that is created now must not overtake
+        it."""
+        idle = [session for session in placer.sessions.values() if session.idle and session.state == OPEN]
+        awaited: set[str] = set()
+        for kind in await self.store.waiting() if idle else ():
+            try:
+                flow = await self.workflows.get(kind.workflow, kind.version)
+            except AsterismError:  # it is missing or damaged: no device can take its runs
+                continue
+            sample = transitions.create("", flow, {}, by=self.by, now=0.0, device=kind.pinned)
+            awaited |= {s.device for s in idle if placer.refusal_reason(s, sample, flow) is None}
+        return awaited
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -634,7 +655,7 @@ def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **run_opt
     """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default the name of the fleet
     object; ``run_options`` are those of ``transitions.create``."""
     now, span = fleet.store.clock(), current_traceparent()
-    run_id = new_id(now, fleet.chance)
+    run_id = fleet.run_ids.new(now)
     return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **run_options)
 
 

@@ -84,7 +84,12 @@ def device(url: str, name: str, happens: str, before: str = "") -> Iterator[None
 async def forty_runs(url: str) -> list[Run]:
     async with await Fleet.open(url) as fleet:
         flow = Workflow(
-            "hello", shell="echo hello", heartbeat_timeout=30.0, heartbeat=1.0, backoff=0.05, backoff_most=0.2
+            "hello",
+            shell="sleep 0.1; echo hello",
+            heartbeat_timeout=30.0,
+            heartbeat=1.0,
+            backoff=0.05,
+            backoff_most=0.2,
         )
         runs = [await fleet.create(flow) for _ in range(RUNS)]
         async with asyncio.timeout(PATIENCE):

@@ -207,9 +207,18 @@ class Placer:
         judged = workflow.requires is not None or session.accepts is not None
         return mismatch_reason(session, run, workflow, self._names_of(session) if judged else {}, self._evaluate)
 
-    def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
+    def choose(
+        self,
+        run: Run,
+        workflow: Workflow,
+        *,
+        state: str | None = None,
+        near: Collection[str] = (),
+        awaited: Collection[str] = (),
+    ) -> Choice:
         """The device for a run. With ``state``, only a session in that state is chosen. Devices that are ``near`` the
-        creator go before others, unless the workflow prefers those."""
+        creator go before others, unless the workflow prefers those. Devices that are ``awaited`` by other runs count as
+        busy: the run waits for them with the others."""
         refused: dict[str, str] = {}
         scores: dict[str, float] = {}
         free: list[Session] = []
@@ -227,7 +236,7 @@ class Placer:
             if name not in known:
                 known[name] = sum(self.score_parts(session, workflow).values())
             scores[name] = known[name]
-            if self._used[name] >= session.slots:
+            if self._used[name] >= session.slots or name in awaited:
                 busy.append(name)
             elif state in (None, session.state):
                 free.append(session)

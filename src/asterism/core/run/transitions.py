@@ -349,7 +349,8 @@ def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, 
 
 def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = False) -> Run:
     """The owner declines the run, maybe after it has claimed it and read its input. This is not counted as a failure.
-    The device is not tried again in this round, unless it declines ``for_now`` because it is full or resting."""
+    The device is not tried again in this round, unless it declines ``for_now`` because it is full, rests or is about to
+    leave."""
     _fence(run, grant, "decline")
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "declined", reason)

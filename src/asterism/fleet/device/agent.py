@@ -242,6 +242,20 @@ class DeviceAgent:
                 await self.connection.leave()
         log.info("left")
 
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def hold_back(self, why: str) -> None:
+        """Take no work yet, and show why. Call it before the device joins."""
+        self.acceptance.held_back = why
+        self.session = replaced(self.session, profile=self._profile())
+
+    def take_work(self) -> None:
+        """Take work from now on, and tell the store at once."""
+        if self.acceptance.held_back is not None:
+            self.acceptance.held_back = None
+            self._profile()
+            self.lease.renewal_due.set()
+
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def drain(self, *, hand_back: bool = False) -> None:

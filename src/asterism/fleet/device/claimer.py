@@ -33,7 +33,7 @@ from asterism.store.store_errors import StoreUnavailable
 log = logging.getLogger("asterism.device")
 
 ROUNDS = 4
-"""How often one look asks the store again after it read workflows that it did not know."""
+"""How often a look for more urgent work asks the store again after it read workflows that it did not know."""
 
 
 class Claimer:
@@ -58,6 +58,9 @@ class Claimer:
         self._wakes = 0
         self._nothing_at = -1  # the wake after which the store had nothing to offer
         self._look_when_free = False  # runs wait that only a free slot may begin
+        self._news = 0  # how often there was a reason to believe that runs wait for a slot here
+        self._no_news_since = -1  # the last of these after which a look has left none
+        self._refused_in_turn = False  # whether a run was not begun here since, because others may wait
         self._look_at: float | None = None  # when to look again for what waits for a rate
         self._open_requests = 0
         self.settled = asyncio.Event()
@@ -68,6 +71,10 @@ class Claimer:
 
     def wake(self) -> None:
         """Look for work: the store says that there is some, or what the device accepts has changed."""
+        self._news += 1
+        self._look_anew()
+
+    def _look_anew(self) -> None:
         self._wakes += 1
         self._assigned = True
         self._wake.set()
@@ -102,8 +109,10 @@ class Claimer:
         try:
             while True:
                 woken = await watch.wait(self._connection.look_interval)
-                if woken or self._connection.looks_alone:
+                if woken:
                     self.wake()
+                elif self._connection.looks_alone:
+                    self._look_anew()
                 elif not self._health.well:
                     self.look()  # its pause may be over, and no work may come before it says so
         finally:
@@ -112,6 +121,7 @@ class Claimer:
     async def claim_until_cancelled(self) -> None:
         """Look for work whenever there may be some."""
         trouble = RecurringError(log, "cannot look for work", "looking for work again", self._connection.clock.time)
+        self.look()
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -213,7 +223,7 @@ class Claimer:
             self._unclaimed.add(run.id)
             return  # the heartbeat that is due now brings us back here
         why = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
-        for_now = self._acceptance.resting is not None
+        for_now = self._acceptance.declines_for_now
         asked = self._connection.clock.time()
         starts = self.worker.reserve(run.id, starts=True)
         if not starts and not self.worker.reserve(run.id, starts=False) and why is None:
@@ -228,6 +238,8 @@ class Claimer:
             if after.session == self.worker.owner.session:
                 self.worker.unreserve(run.id)
                 self.worker.receive(after, flow, asked)
+            elif self._acceptance.draining:
+                await self._connection.drain()  # the store has not heard of it
         except RunRefused as refusal:
             log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
         finally:
@@ -259,17 +271,18 @@ class Claimer:
             return
         if not self._connection.commits_together:
             await self._connection.ends_under_way()
-        rounds = 0
-        while rounds < ROUNDS and self._room > 0 and self._wakes != self._nothing_at:
-            wakes, room = self._wakes, self._room
+        while self._room > 0 and self._wakes != self._nothing_at:
+            wakes, room, news = self._wakes, self._room, self._news
             taken, unseen = await self._take(max(0, self.worker.free_slots - len(self._unclaimed)), room, None)
             if not unseen:
                 # the store has no more: do not ask again each time that a slot becomes free
                 if len(taken) < room and not self._look_when_free:
-                    self._nothing_at = wakes
+                    self._nothing_at, self._no_news_since = wakes, news
+                elif self._refused_in_turn and not await self._connection.has_offers():
+                    self._no_news_since = news
+                self._refused_in_turn = False
                 break
-            rounds += not unseen.runs  # judged runs are not met again, so this comes to an end
-            await self._see(unseen)
+            await self._see(unseen)  # what was read or judged is not met again, so this comes to an end
             if self._assigned:
                 return  # we were woken meanwhile: what is assigned to us goes first, in the next look
         if self.worker.room <= 0:
@@ -344,12 +357,19 @@ class Claimer:
     # -- runs created in this process --------------------------------------------------------------------------------
 
     def reserve(self, run: Run, flow: Workflow) -> bool:
-        """Keep a slot for a run that is about to be created here. Returns False if the device cannot take it now."""
+        """Keep a slot for a run that is about to be created here. Returns False if the device cannot take it now, or if
+        others may wait for the slot: then this run waits with them, and the next look takes the first of all."""
         if not self._lease.is_fresh(flow):
             self._lease.require(flow)
             return False
-        refused = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
-        if refused is not None or not self.worker.reserve(run.id, starts=True):
+        if self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input):
+            return False
+        if self._news != self._no_news_since or self.worker.has_waiting:
+            self._refused_in_turn = True
+            self.look()
+            return False
+        if not self.worker.reserve(run.id, starts=True):
+            self._news += 1  # it will wait
             return False
         self._count_request(1)
         return True

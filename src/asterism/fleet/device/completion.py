@@ -63,7 +63,6 @@ class HeldRun:
     ``preempted_by``  the run for which it is being stopped
     ``ending``        whether the execution is over and only the write of its end is missing
     ``slot_freed``    whether its slot was given away before the end was written
-    ``keeps_slot``    whether what follows from its end in a plan has its slot first
     ``lost``          whether the device gave the run up, so that there is no result
     ``changed``       whether ``progress``, ``tail`` or the log is newer than the last report
     ``log``           what records its output, once it has printed something
@@ -86,7 +85,6 @@ class HeldRun:
     preempted_by: str | None = None
     ending: bool = False
     slot_freed: bool = False
-    keeps_slot: bool = False
     lost: bool = False
     task: asyncio.Task[None] | None = None
     log: LogRecorder | None = None

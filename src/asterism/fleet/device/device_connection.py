@@ -294,6 +294,9 @@ class DeviceConnection(Protocol):
     async def own_run(self, run_id: str) -> Run | None:
         """Returns the run of this id if this session owns it, otherwise None."""
 
+    async def has_offers(self) -> bool:
+        """Whether any run waits for a device."""
+
     async def take(self, order: TakeOrder) -> list[Run]:
         """Take offered runs.
 

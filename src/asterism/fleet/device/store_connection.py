@@ -116,6 +116,9 @@ class StoreConnection:
         run = await self._store.run(run_id)
         return run if run is not None and run.session == self.owner.session else None
 
+    async def has_offers(self) -> bool:
+        return bool(await self._store.find(Query(offered=True, limit=1)))
+
     async def take(self, order: TakeOrder) -> list[Run]:
         request = TakeRequest(self.owner.device, order.not_kinds, self.store_time(), order.limit, order.above)
         try:

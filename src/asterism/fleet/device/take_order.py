@@ -132,8 +132,8 @@ class TakeOrder:
             self.unseen.runs.append((run, flow))
         if run.uses is not None and self._starts >= self.free:
             return None  # it would hold its limits while it waits for a slot
-        if self.unseen.runs:
-            return None  # nothing overtakes a run that must be judged first
+        if self.unseen:
+            return None  # nothing overtakes a run that must be judged first, or whose workflow must be read
         self._starts += 1
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now
@@ -273,6 +273,10 @@ class Acceptance:
         self._labels, self.hands_back, self._measure = dict(labels), hands_back, measure
         self.resting: str | None = None
         """Why the device rests, as of the last heartbeat; None if it does not."""
+
+        self.held_back: str | None = None
+        """Why the device rests whatever its machine says; None if it does not."""
+
         self._shown: Mapping[str, Any] = {}  # the profile, as expressions see it
 
     def measure(self, suspended: str | None, held: int) -> JsonObject:
@@ -283,13 +287,23 @@ class Acceptance:
             profile["suspended"] = suspended
         self._shown = replace(self.session, profile=profile, used=held).expression_names()
         rests = self.hands_back is not None and holds(self.hands_back, self._shown) is True
-        self.resting = f"{self.hands_back!r} holds" if rests else None
+        self.resting = self.held_back or (f"{self.hands_back!r} holds" if rests else None)
         return {**profile, RESTING: self.resting}
 
     @property
     def takes_offers(self) -> bool:
         """Whether the device takes runs that no device has."""
-        return not self._draining.is_set() and self.session.slots > 0 and self.resting is None
+        return self.session.slots > 0 and not self.declines_for_now
+
+    @property
+    def draining(self) -> bool:
+        """Whether the device is about to leave."""
+        return self._draining.is_set()
+
+    @property
+    def declines_for_now(self) -> bool:
+        """Whether what it declines now is not refused: it rests, or is about to leave."""
+        return self.draining or self.resting is not None
 
     def refusal_reason(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not take a run; None if it will."""

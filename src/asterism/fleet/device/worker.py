@@ -64,9 +64,6 @@ NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
 
-GIVE_WAY = 0.02
-"""For how many seconds a slot is kept for what follows from an end in a plan, before other runs are looked for."""
-
 VAIN_WAITS_NAMED = 200
 """How many runs that waited in vain an order to a gateway names."""
 
@@ -102,7 +99,6 @@ class Worker:
         self._waited_in_vain: Remembered[str, None] = Remembered(GRANTS_REMEMBERED)  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
-        self._giving_way: asyncio.TimerHandle | None = None
         self._closed = False
 
     # -- what is held ------------------------------------------------------------------------------------------------
@@ -365,7 +361,7 @@ class Worker:
         after = step.apply(held.run, held.workflow, self._connection.end_time())
         if not unwritten.completed(after, held.log_writes):
             return False
-        held.unwritten, held.keeps_slot = None, True
+        held.unwritten = None
         return True
 
     def _frees_early(self, held: HeldRun, step: OwnerStep) -> bool:
@@ -508,13 +504,6 @@ class Worker:
         if held.unwritten is not None:
             held.unwritten.give_up()
         self._past_grants[held.grant] = None
-        if not held.keeps_slot:
-            self._on_free()
-        elif self._giving_way is None:
-            self._giving_way = asyncio.get_running_loop().call_later(GIVE_WAY, self._gave_way)
-
-    def _gave_way(self) -> None:
-        self._giving_way = None
         self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
