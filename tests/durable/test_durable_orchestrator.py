@@ -584,3 +584,17 @@ async def test_retention_removes_a_plan_after_its_last_run(stage: Stage) -> None
     await asyncio.sleep(10.0)
     await stage.fleet().prune(1.0)
     assert (await stage.orchestrator(local=0).run(chain("a"))).state == "completed"
+
+
+@pytest.mark.virtual_time
+async def test_a_task_says_after_how_long_without_a_heartbeat_it_is_executed_elsewhere(stage: Stage) -> None:
+    await stage.device("kitchen", can={"gpu"})
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait", needs={"gpu"}, heartbeat_timeout=6.0))
+    running = stage.spawn(stage.orchestrator(local=0).run(plan))
+    await durable_work.gate("a begun").wait()
+    [run] = await stage.store.find(Query())
+    flow = await stage.fleet().workflows.get(run.workflow, run.version)
+    assert (run.device, run.timeout, flow.heartbeat) == ("kitchen", 6.0, 2.0)
+    durable_work.gate("a").set()
+    assert (await running).state == "completed"

@@ -249,3 +249,20 @@ async def test_a_report_of_a_past_epoch_is_dropped(stage: Stage) -> None:
     answer = await stage.store.heartbeat(kitchen.session, {}, [ProgressReport(run.id, 0, Progress(1, 9), "old")])
     assert answer.alive
     assert (await stage.store.reports([run.id]))[run.id].progress == Progress(8, 9)
+
+
+@pytest.mark.parametrize(("own", "of_run"), [(6.0, 90.0), (90.0, 6.0)])
+async def test_the_shorter_heartbeat_timeout_counts(stage: Stage, own: float, of_run: float) -> None:
+    """That of the device or that of the run. The dead device is noticed, and a device that was cut off has stopped."""
+    await stage.device("hub", slots=0, monitor_every=0.5)
+    flow = replace(WORK, heartbeat=2.0, heartbeat_timeout=of_run)
+    kitchen = await stage.device("kitchen", heartbeat=2.0, heartbeat_timeout=own)
+    run = await stage.person.create(flow, device="kitchen")
+    await stage.at_work(kitchen, run)
+    kitchen.line.down = True
+    cut_at = stage.now()
+    lost = await stage.reaches(run, "reassigning")
+    assert 4.0 < stage.now() - cut_at < 9.0
+    assert lost.previous[0].reason == "timeout"
+    [(_, _, stopped_at)] = kitchen.hands.stopped
+    assert stopped_at < stage.now()

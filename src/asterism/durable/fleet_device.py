@@ -137,7 +137,7 @@ class PlanWorkflows:
         else:
             shape = (
                 *(task.call, task.argv, task.shell, task.cwd, task.needs, task.priority),
-                *(task.timeout, task.retries, task.backoff, task.description),
+                *(task.timeout, task.retries, task.backoff, task.description, task.heartbeat_timeout),
             )
             known = self._shapes.get(shape)
             flow = known if known is not None else self._shapes.setdefault(shape, self._new(task, journal))
@@ -169,6 +169,8 @@ def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
     call = task.call
     if kind_of(task) is None:
         call = NO_ACTION
+    if (timeout := task.heartbeat_timeout) is not None:
+        run_terms = {**run_terms, "heartbeat_timeout": timeout, "heartbeat": min(HEARTBEAT, timeout / 3)}
     return Workflow(
         name,
         call=call,
@@ -189,6 +191,9 @@ def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
         **run_terms,
     )
 
+
+HEARTBEAT = 30.0
+"""Seconds between two heartbeats of the device of a task; a third of a shorter ``heartbeat_timeout``."""
 
 NO_ACTION = "asterism.durable.fleet_device:no_action"
 

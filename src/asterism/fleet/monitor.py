@@ -236,13 +236,14 @@ class Monitor:
         """How much longer the silence of an owner must be observed before a run is taken away. The deputy waits two
         more passes for the coordinator, unless the owner is the coordinator."""
         leaves_to_coordinator = deputy and owner.id not in self._coordinators
-        return run.timeout - self._silent_for(owner, own) + (2.5 * self._every if leaves_to_coordinator else 0.0)
+        timeout = owner.loses_after(run.timeout)
+        return timeout - self._silent_for(owner, own) + (2.5 * self._every if leaves_to_coordinator else 0.0)
 
     async def _look_ahead(self, now: float, own: float, *, deputy: bool = False) -> None:
         """Set ``due_in`` if a run may expire before the next regular pass."""
         self.due_in = float("inf")
         for run, owner in await self.store.orphans(now + 1.5 * self._every, RUNS_PER_PASS):
-            left = max(self._time_left(run, owner, own, deputy), owner.beat_at + run.timeout - now)
+            left = max(self._time_left(run, owner, own, deputy), owner.beat_at + owner.loses_after(run.timeout) - now)
             if left > 0.0 and owner.state != ENDED:
                 self.due_in = min(self.due_in, max(left + EXPIRY_DELAY, self._every / 10))
 

@@ -127,7 +127,11 @@ class _Owned:
             return [*reasons, left]
         if owner is not None and owner.state == ABROAD:
             return [*reasons, *_abroad(owner, self.now)]
-        if owner is None or self.now - owner.beat_at > run.timeout / 2 or owner.state not in REACHABLE_STATES:
+        if (
+            owner is None
+            or self.now - owner.beat_at > owner.loses_after(run.timeout) / 2
+            or owner.state not in REACHABLE_STATES
+        ):
             reasons += await self._silence(owner, sessions)
         return reasons
 
@@ -164,7 +168,7 @@ class _Owned:
         if owner is None or owner.state == ENDED:
             reasons = [Reason("silent", device, f"{device} has left the fleet: the run is about to be taken away")]
         else:
-            until = owner.beat_at + run.timeout
+            until = owner.beat_at + owner.loses_after(run.timeout)
             then = f"in {format_age(until - self.now)}" if until > self.now else "now"
             age = format_age(self.now - owner.beat_at)
             text = f"{device} has not been heard of for {age}; the run may be taken away {then}"

@@ -281,6 +281,9 @@ class Task(Shape):
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
+    heartbeat_timeout: Annotated[
+        Duration | None, Field(description="executed elsewhere after so long without a heartbeat of its device")
+    ] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
     device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
@@ -363,6 +366,7 @@ class Defaults(Shape):
     retries: Annotated[int | None, Field(ge=0)] = None
     backoff: Pause | None = None
     timeout: Duration | None = None
+    heartbeat_timeout: Duration | None = None
     priority: Literal["low", "normal", "high", "critical"] | None = None
     device: WantedDevice | None = None
     estimate: Duration | None = None

@@ -718,10 +718,10 @@ def _place(run: Run) -> _Place:
 
 
 def _is_orphan(run: Run, session: Session, now: float) -> bool:
-    """Whether the owner of a run has ended, or was silent for longer than the run's timeout."""
+    """Whether the owner of a run has ended, or was silent for longer than the run's timeout or its own."""
     if session.state in (ENDED, ABROAD):
         return session.state == ENDED
-    return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
+    return run.status is not RunStatus.ASSIGNED and session.beat_at + session.loses_after(run.timeout) < now
 
 
 def _is_of(run: Run, group: LimitedRuns) -> bool:

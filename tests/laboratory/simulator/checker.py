@@ -60,12 +60,14 @@ class Execution:
 @dataclass
 class Checker:
     """Records what happens, and which promises are broken. ``now`` returns the true time of the world. ``acknowledged``
-    are records that were returned to a caller. ``heard`` maps each session to its last heartbeat, by the true time."""
+    are records that were returned to a caller. ``heard`` maps each session to its last heartbeat, by the true time,
+    and ``timeouts`` to its timeout."""
 
     now: Callable[[], float]
     owners: dict[tuple[str, int], str] = field(default_factory=dict)
     acknowledged: list[Run] = field(default_factory=list)
     heard: dict[str, float] = field(default_factory=dict)
+    timeouts: dict[str, float] = field(default_factory=dict)
     executions: list[Execution] = field(default_factory=list)
     completions: dict[str, int] = field(default_factory=dict)
     right_time: Callable[[], float] | None = None
@@ -132,10 +134,11 @@ class Checker:
         if before.status is not PROCESSING or not taken or before.session not in self.heard:
             return
         silent = self.now() - self.heard[before.session]
-        if silent < MIN_SILENT_PART * before.timeout:
+        timeout = min(before.timeout, self.timeouts.get(before.session, before.timeout))
+        if silent < MIN_SILENT_PART * timeout:
             self.broken(
                 f"run {after.id} was taken from {before.device}, which sent a heartbeat {silent:.1f} s before and "
-                f"has a timeout of {before.timeout:g} s"
+                f"has a timeout of {timeout:g} s"
             )
 
     def ended(self, session: str) -> None:
@@ -273,6 +276,7 @@ class CheckedStore(MemoryStore):
             elif isinstance(write, PutSession):
                 if write.expected is None:
                     self._checker.heard[write.session.id] = self._checker.now()
+                    self._checker.timeouts[write.session.id] = write.session.timeout
                 elif write.session.state == ENDED:
                     self._checker.ended(write.session.id)
         for write in writes:

@@ -568,7 +568,7 @@ class OrphanTests(StoreTests):
         assert [replace(owner, used=known.used) for _, owner in orphans] == [known] * 3
 
     async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
-        session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
+        session, old = a_session(timeout=4 * TIMEOUT), a_session("garage-1", "garage", state=REPLACED)
         await joined(store, session, old)
         patient = replace(FLOW, name="patient", heartbeat_timeout=4 * TIMEOUT)
         await added(store, held_by(a_run(1), session), held_by(a_run(2, patient), session, patient))
@@ -586,6 +586,14 @@ class OrphanTests(StoreTests):
         ]:
             assert sorted(run.id for run, _ in await store.orphans(now, 10)) == expected, now - beat_at
         assert "r0001" not in [run.id for run, _ in await store.orphans(beat_at + TIMEOUT, 10)]
+
+    async def test_the_own_timeout_of_an_owner_counts_if_it_is_shorter(self, store: Store) -> None:
+        session = a_session(timeout=TIMEOUT / 4)
+        await joined(store, session)
+        await added(store, held_by(a_run(1), session))
+        beat_at = (await session_in(store, session.id)).beat_at
+        assert await store.orphans(beat_at + TIMEOUT / 4, 10) == []
+        assert [run.id for run, _ in await store.orphans(beat_at + TIMEOUT / 4 + 0.001, 10)] == ["r0001"]
 
     async def test_an_assigned_run_is_not_an_orphan_of_a_silent_session(self, store: Store, session: Session) -> None:
         asked = assigned_to(a_run(1), session)

@@ -57,7 +57,7 @@ def a_run(number: int | str, flow: Workflow = FLOW, *, at: float | None = None, 
 
 
 def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> Session:
-    return Session(name, device, 1.0, timeout=TIMEOUT, **more)
+    return Session(name, device, 1.0, **{"timeout": TIMEOUT, **more})
 
 
 def taking(session: Session, flow: Workflow = FLOW) -> Callable[[Run], Run | None]:

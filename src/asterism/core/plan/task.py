@@ -70,6 +70,9 @@ PLUGIN_NEED = "plugin:"
 
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
+SHORTEST_HEARTBEAT_TIMEOUT = 1.0
+"""The shortest heartbeat timeout of a task, in seconds: the store receives the heartbeats of all devices."""
+
 EFFECTS = ("spends", "deletes")
 """What a task may do that a person may want to decide: spend money, or delete data."""
 
@@ -123,6 +126,9 @@ class Task(Generic[Value_co]):
     ``outputs`` are files that the task leaves in its working folder, by name: paths or patterns such as ``out/*.png``.
     ``{"files_from": "render.frames"}`` as an input takes them (task_files.py).
 
+    ``heartbeat_timeout``: without a heartbeat of its device for so many seconds, the task is executed elsewhere. The
+    device may have a shorter one.
+
     ``wait_for`` makes a task that waits for an event, a time or a task of another plan, and takes no slot (awaited.py).
     Its result is the data of the event, or the result of that task. Strangers may have written the data of an event, so
     a task that waits for one is ``untrusted``.
@@ -157,6 +163,7 @@ class Task(Generic[Value_co]):
     uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     wait_for: Mapping[str, Any] | None = None
     plugin: Mapping[str, Any] | None = None
+    heartbeat_timeout: float | None = None
 
     if not TYPE_CHECKING:  # pragma: no branch
 
@@ -399,6 +406,10 @@ def _problems(task: Task) -> list[FieldProblem]:
         value = getattr(task, name)
         if value is not None and (not _is_number(value) or value <= 0):
             problems.append(FieldProblem(name, f"{name} is a number of seconds above 0"))
+    timeout = task.heartbeat_timeout
+    if timeout is not None and (not _is_number(timeout) or timeout < SHORTEST_HEARTBEAT_TIMEOUT):
+        words = f"heartbeat_timeout is a number of seconds, {SHORTEST_HEARTBEAT_TIMEOUT:g} or more"
+        problems.append(FieldProblem("heartbeat_timeout", words))
     if task.cost is not None and (not _is_number(task.cost) or task.cost < 0):
         problems.append(FieldProblem("cost", "cost is a number, 0 or more"))
     for name, (kind, words) in _TYPES.items():

@@ -79,6 +79,10 @@ class Session:
         """Whether it was the process of a plan, and has left: unlike a device it does not come back."""
         return self.state == ENDED and PLAN in self.profile
 
+    def loses_after(self, timeout: float) -> float:
+        """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts."""
+        return min(timeout, self.timeout)
+
     @property
     def room(self) -> int:
         """How many more runs may be assigned to it."""

@@ -57,20 +57,26 @@ class Lease:
 
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
+    def timeout_of(self, run: Run) -> float:
+        """After how long without a heartbeat the store may take a run away: the shorter of its timeout and ours."""
+        return min(run.timeout, self.timeout)
+
     def remaining(self, run: Run, now: float | None = None) -> float:
         """In how many seconds the device must have stopped work on a run, unless the lease is renewed before. While
         this is positive, the run is certainly this device's. ``now`` is the time by our clock, for a caller that has
         just read it."""
         if now is None:
             now = self._clock.time()
-        return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - now
+        timeout = self.timeout_of(run)
+        return self.renewed_at + timeout - margin(timeout, self.grace) - now
 
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run away at any moment since then. It could if more than the run's
         timeout may have passed between two heartbeats, even if it has heard of the device again."""
         if not self._renewals or self._renewals[-1][1] < since:
             return True  # the usual case: everything that arrives between two heartbeats
-        longest = run.timeout - margin(run.timeout, self.grace)
+        timeout = self.timeout_of(run)
+        longest = timeout - margin(timeout, self.grace)
         if len(self._renewals) == RENEWALS_REMEMBERED and since < self._renewals[0][0]:
             return False
         lately = takewhile(lambda renewal: renewal[1] >= since, reversed(self._renewals))

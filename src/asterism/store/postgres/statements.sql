@@ -173,7 +173,12 @@ LIMIT $9
 -- name: orphans
 SELECT {run_of_runs}, {session_of_sessions}
 FROM sessions JOIN runs ON runs.session = sessions.id
-WHERE sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1)
+WHERE sessions.state = 'ended' OR (
+    runs.status <> 'assigned'
+    AND sessions.beat_at + least(
+        runs.timeout, substring(sessions.terms from '"timeout":([0-9.e+]+)')::double precision
+    ) < $1
+)
 LIMIT $2
 
 -- name: waiting

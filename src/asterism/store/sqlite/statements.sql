@@ -219,7 +219,13 @@ SELECT {run_columns} FROM runs WHERE id = ?;
 SELECT {owned_columns}, {session_columns} FROM sessions CROSS JOIN runs ON runs.session = sessions.id
 WHERE (
         sessions.state = 'ended'
-        OR (sessions.state <> 'abroad' AND runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < ?)
+        OR (
+            sessions.state <> 'abroad' AND runs.status <> 'assigned'
+            AND sessions.beat_at + CASE
+                WHEN json_valid(sessions.terms) THEN min(runs.timeout, json_extract(sessions.terms, '$.timeout'))
+                ELSE runs.timeout
+            END < ?
+        )
     )
     AND NOT EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)
 ORDER BY sessions.rowid, runs.id
