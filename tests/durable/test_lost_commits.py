@@ -1,5 +1,5 @@
-"""A store that has lost commits, such as after the promotion of a standby that lagged behind, ends a plan's process with
-the reason."""
+"""A store that has lost commits, such as after the promotion of a standby that lagged behind: the process of a plan
+ends with that reason."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ async def test_after_the_promotion_of_a_lagging_standby_a_process_says_why_it_en
             await durable_work.gate("b begun").wait()
             await asyncio.to_thread(cluster.fail_over)
             durable_work.gate("b").set()
-            with pytest.raises(StoreError, match="commits .* are missing"):
+            with pytest.raises(StoreError, match=r"commits .* are missing"):
                 await running

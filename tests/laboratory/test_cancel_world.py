@@ -12,7 +12,7 @@ from tests.laboratory.simulator.plan_world import CancelWorld
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.hunt(few=1, many=12)
+@pytest.mark.hunt(few=3, many=12)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     worlds = [simulate(seed, world=CancelWorld) for seed in seeds]
     assert any(world.cancelled and world.absence for world in worlds)

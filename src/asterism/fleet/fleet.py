@@ -191,6 +191,9 @@ class InProcessDevice(Protocol):
     def holds(self, run_id: str) -> bool:
         """Whether the device holds a run."""
 
+    def wake(self) -> None:
+        """There may be a run that waits for a device."""
+
 
 class Fleet:
     """``by`` names who acts, in the stories of runs. ``local`` is the device of this process, while it works."""
@@ -379,6 +382,8 @@ class Fleet:
         try:
             added = await add(run, assign)
             written = added.id == run.id
+            if local is not None and added.offered:
+                local.wake()  # before the store says so: the next run that is created here must not overtake it
             return added
         finally:
             self._placer.settle(run.id, written=written)

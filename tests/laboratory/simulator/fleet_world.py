@@ -514,13 +514,13 @@ class LimitWorld(FleetWorld):
     def __init__(self, seed: int, *, runs: int = 25, **arguments: Any) -> None:
         super().__init__(seed, runs=runs, **arguments)
         self.store.on_grant = self._check_grant
-        self._granted: dict[str, list[float]] = {}
+        self._granted: dict[str, list[tuple[float, float]]] = {}  # by the store's clock, and by the true time
 
     def _check_grant(self, run: Run) -> None:
         self.acquisitions += 1
-        now = self.store.clock()
-        # the clock may have been set back: what has begun in the future counts as begun now
-        self._granted = {name: [min(at, now) for at in times] for name, times in self._granted.items()}
+        now, true_now = self.store.clock(), self.checker.now()
+        # the clock may have been set back: what has begun in the future counts as begun then, and we look now
+        self._granted = {name: [(min(at, now), true) for at, true in times] for name, times in self._granted.items()}
         limits = {name: Limit.from_json(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
         for name, amount in uses_of(run.uses).items():
             limit = limit_for(limits, name)
@@ -529,8 +529,9 @@ class LimitWorld(FleetWorld):
             if limit.size is not None and held > limit.size:
                 self.checker.broken(f"{held} of limit {name} ({limit.size}) are held with run {run.id}")
             if limit.rate is not None:
-                times = [at for at in self._granted.setdefault(name, []) if now - limit.rate.period <= at]
-                self._granted[name] = [*times, *[now] * amount]
+                period, known = limit.rate.period, self._granted.setdefault(name, [])
+                times = [(at, true) for at, true in known if now - period <= at and true_now - period <= true]
+                self._granted[name] = [*times, *[(now, true_now)] * amount]
                 if len(self._granted[name]) > limit.rate.number:
                     self.checker.broken(f"limit {name} let {len(self._granted[name])} begin with run {run.id}")
 
