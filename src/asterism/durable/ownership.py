@@ -194,24 +194,12 @@ class Ownership:
         agent, name = self._member.agent, stored.plan.id
         store, clock = self._fleet.store, self._fleet.clock
         lost: asyncio.Future[AsterismError] = asyncio.get_running_loop().create_future()
-
-        def lose(error: AsterismError) -> None:
-            if not lost.done():
-                lost.set_result(error)
-
-        def job_ended(job: asyncio.Task[None]) -> None:
-            error = None if job.cancelled() else job.exception()
-            if isinstance(error, StoreError):
-                lose(error)
-            elif error is not None:
-                log.error("a bug in Asterism", exc_info=error)
-
         journal = JournalWriter(
             store,
             clock,
             self._fleet.chance,
             stored,
-            lose,
+            functools.partial(_lose, lost),
             self._events.publish,
         )
         rejections = RejectionRecorder(store, name)
@@ -226,8 +214,7 @@ class Ownership:
             span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
             state = "cancelling" if stored.head.cancelling else "executing"
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state=state, **span)
-            self._owned = True
-            agent.take_work()
+            self._take_work()
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
@@ -248,26 +235,32 @@ class Ownership:
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
             for job in jobs:
-                job.add_done_callback(job_ended)
-            ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done():
-                raise lost.result()
-            if not execution.done.done():
-                raise self._member.loss()
+                job.add_done_callback(functools.partial(_job_ended, lost))
+            await self._await_end(execution, lost)
             await journal.commit()
             await cancel_runs(self._fleet, name)
             await journal.change_head(state=str(stored.plan.state), owner=None, ended_at=stored.plan.ended_at)
             return execution.result()
-        except OwnershipLost:
-            if lost.done():  # this is what has come of it
-                raise lost.result() from None
-            raise
+        except OwnershipLost as error:
+            raise (lost.result() if lost.done() else error) from None  # the first is the cause of the other
         finally:
             if plan is not None:
                 plan.leaving = True
             await self._leave(name, journal, execution, jobs)
             await rejections.close()
+
+    def _take_work(self) -> None:
+        self._owned = True
+        self._member.agent.take_work()
+
+    async def _await_end(self, execution: Execution, lost: asyncio.Future[AsterismError]) -> None:
+        """Wait until the plan has ended. Raises what keeps this process from it."""
+        ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            raise lost.result()
+        if not execution.done.done():
+            raise self._member.loss()
 
     def _start(
         self,
@@ -411,6 +404,20 @@ class Ownership:
             log.info("requests to plan %s are not followed any more: %s", name, lost)
         finally:
             watch.close()
+
+
+def _lose(lost: asyncio.Future[AsterismError], error: AsterismError) -> None:
+    if not lost.done():
+        lost.set_result(error)
+
+
+def _job_ended(lost: asyncio.Future[AsterismError], job: asyncio.Task[None]) -> None:
+    """A job beside the plan has ended: an error of the store ends the plan's process, too."""
+    error = None if job.cancelled() else job.exception()
+    if isinstance(error, StoreError):
+        _lose(lost, error)
+    elif error is not None:
+        log.error("a bug in Asterism", exc_info=error)
 
 
 def _stage_approvals(journal: JournalWriter) -> None:
