@@ -240,6 +240,8 @@ class Claimer:
                 self.worker.receive(after, flow, asked)
             elif self._acceptance.draining:
                 await self._connection.drain()  # the store has not heard of it
+            elif for_now:
+                self.wake()  # it waits for a slot now, and is the first to get one
         except RunRefused as refusal:
             log.info("it is not ours to claim: %s", refusal.why, extra={"run": run.id})
         finally:
