@@ -73,11 +73,14 @@ def test_an_edited_copy_replaces_tasks_that_have_not_started(dialect: Dialect, k
     assert session.devices.at("B'") == 3.0
     assert sorted(plan.tasks) == ["A", "B'", "C"]
     assert {(line.from_task_id, line.to_task_id) for line in plan.dependencies.values()} == {("A", "B'"), ("B'", "C")}
-    assert session.synchronizer.get_statistics() == {
-        "total_modifications": 3,
-        "completed_modifications": 3,
-        "timeout_modifications": 0,
-    }
+    assert (
+        session.synchronizer.get_statistics().items()
+        >= {
+            "total_modifications": 3,
+            "completed_modifications": 3,
+            "timeout_modifications": 0,
+        }.items()
+    )
 
 
 @KINDS

@@ -52,11 +52,14 @@ def test_an_answer_with_an_unknown_plan_id_is_matched_by_task(dialect: Dialect, 
     assert session.run(dialect.plan("A", "B", lines=["A>B"]))["status"] == "completed"
     assert session.devices.at("B") == 1.0
     assert sorted(session.devices.started) == ["A", "B", "extra"]
-    assert session.synchronizer.get_statistics() == {
-        "total_modifications": 3,
-        "completed_modifications": 3,
-        "timeout_modifications": 0,
-    }
+    assert (
+        session.synchronizer.get_statistics().items()
+        >= {
+            "total_modifications": 3,
+            "completed_modifications": 3,
+            "timeout_modifications": 0,
+        }.items()
+    )
 
 
 def test_the_ablation_without_the_match_by_task_the_plan_waits_for_the_timeout(

@@ -182,7 +182,7 @@ async def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
         with pytest.raises((AttributeError, TypeError)):
             getattr(session.bus, name)["x"] = 1
     orchestrator = session.orchestrator
-    for name in ("_execution_tasks", "_constellation_manager"):
+    for name in ("_execution_tasks", "_constellation_manager", "_cancellation_requested"):
         with pytest.raises(AttributeError, match="cannot be written"):
             setattr(orchestrator, name, {})
     session.agent()
@@ -192,9 +192,29 @@ async def test_the_private_names_of_the_bus_and_the_orchestrator() -> None:
     running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A")))
     await at(0.5)
     assert list(orchestrator._execution_tasks) == ["A"]
+    assert orchestrator._constellation_manager._device_manager is more
+    done, _ = await asyncio.wait(orchestrator._execution_tasks.values())
+    assert all(isinstance(task, asyncio.Task) for task in done)
     await running
+    assert not orchestrator._execution_tasks
     assert more.started == ["A"]
     assert session.synchronizer.get_statistics()["total_modifications"] == 1, "it hears, and nobody waits"
+
+
+async def test_a_run_that_is_being_cancelled_is_shown_as_in_the_documents() -> None:
+    session = Session(GALAXY, Devices())
+    running = asyncio.ensure_future(session.orchestrate(GALAXY.plan("A", id="cancelled")))
+    await at(0.5)
+    requested: list[bool] = []
+    [execution] = session.orchestrator._execution_tasks.values()
+    execution.add_done_callback(
+        lambda ended: requested.append(session.orchestrator._cancellation_requested.get("cancelled", False))
+    )
+    assert not session.orchestrator._cancellation_requested.get("cancelled", False)
+    assert await session.orchestrator.cancel_execution("cancelled")
+    assert requested == [True]
+    await running
+    assert not session.orchestrator._cancellation_requested
 
 
 def test_the_other_private_names_of_the_synchronizer() -> None:

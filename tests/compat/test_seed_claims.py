@@ -159,11 +159,14 @@ def test_the_timeout_never_deadlocks(dialect: Dialect) -> None:
     plan = dialect.plan("A", "B", lines=["A>B"])
     assert session.run(plan)["status"] == "completed"
     assert session.devices.at("B") == 601.0
-    assert session.synchronizer.get_statistics() == {
-        "total_modifications": 2,
-        "completed_modifications": 0,
-        "timeout_modifications": 2,
-    }
+    assert (
+        session.synchronizer.get_statistics().items()
+        >= {
+            "total_modifications": 2,
+            "completed_modifications": 0,
+            "timeout_modifications": 2,
+        }.items()
+    )
     assert not session.synchronizer.has_pending_modifications()
 
 
@@ -236,11 +239,14 @@ async def test_waiting_by_hand(dialect: Dialect) -> None:
     assert not synchronizer.has_pending_modifications(), "it times out although nobody waits"
     await synchronizer.on_event(dialect.ended("E"))
     synchronizer.clear_pending_modifications()
-    assert synchronizer.get_statistics() == {
-        "total_modifications": 5,
-        "completed_modifications": 2,
-        "timeout_modifications": 3,
-    }
+    assert (
+        synchronizer.get_statistics().items()
+        >= {
+            "total_modifications": 5,
+            "completed_modifications": 2,
+            "timeout_modifications": 3,
+        }.items()
+    )
 
 
 def test_running_tasks_continue_while_the_plan_is_held(dialect: Dialect) -> None:

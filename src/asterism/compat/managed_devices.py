@@ -6,6 +6,7 @@ the registered plans, and the device of each task.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections import Counter
@@ -16,6 +17,7 @@ from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar, needs_of
 from asterism.compat.vocabulary import (
     GALAXY,
+    Alias,
     DeviceManager,
     DeviceType,
     ExecutionResult,
@@ -47,6 +49,7 @@ class ManagedDevice:
         """Return the ExecutionResult of a success. Raises the error that the manager reported otherwise."""
         if not self._fleet.is_connected(self.id):
             raise DeviceUnavailable(f"{self.id!r} has disconnected")
+        self._fleet.add_execution(work.task.id)
         answer = await self._fleet.star(work.task.id).execute(self._fleet.manager)
         result = ExecutionResult.of(work.task.id, answer)  # a subclass of TaskStar may answer with a class of its own
         if result.is_successful:
@@ -64,8 +67,22 @@ class Fleet:
     ) -> None:
         self.manager, self.star = manager, star
         self._changed = changed
+        self.executions: dict[str, asyncio.Task[Any]] = {}
+        """The asyncio task of each task that is being executed."""
         self._types = {device: _type_of(profile) for device, profile in profiles_of(manager).items()}
         self.here = {device: self._device(device) for device in manager.get_connected_devices()}
+
+    def add_execution(self, task_id: str) -> None:
+        """Add the current asyncio task, until it ends."""
+        execution = asyncio.current_task()
+        assert execution is not None
+        self.executions[task_id] = execution
+
+        def remove(ended: asyncio.Task[Any]) -> None:
+            if self.executions.get(task_id) is ended:
+                del self.executions[task_id]
+
+        execution.add_done_callback(remove)
 
     @property
     def known(self) -> set[str]:
@@ -143,6 +160,8 @@ class PlanRegistry:
         self.device_manager = device_manager
         self._logging = enable_logging
         self._plans: dict[str, tuple[DocumentedPlan, dict[str, Any]]] = {}
+
+    _device_manager = Alias("device_manager")
 
     # -- the plans -----------------------------------------------------------------------------------------------------
 

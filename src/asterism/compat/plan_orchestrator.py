@@ -309,16 +309,45 @@ class Review:
         timeout = 600.0 if self._ours is None else self._ours.pending.timeout
         await self._outlet.delivered(self._synchronizer, timeout)
         if self._sync is not None:
-            self._merge(await self._sync(self._live), tasks)
-            return
-        if self._documented:
-            assert self._ours is not None
+            try:
+                merged = await self._sync(self._live)
+            except Exception:
+                self._hook_failed(f"_sync_{self._live.naming.noun}_modifications", "the plan is held as by default")
+            else:
+                self._merge(merged, tasks)
+                return
+        await self._answered(tasks)
+        self._merge(self._merged(), tasks)
+
+    async def _answered(self, tasks: tuple[str, ...]) -> None:
+        if not self._documented and self._synchronizer is not None:
+            try:
+                waiting = self._synchronizer.wait_for_pending_modifications()
+                if inspect.isawaitable(waiting):
+                    await waiting
+                return
+            except Exception:
+                self._hook_failed("wait_for_pending_modifications", "the plan is held as by default")
+        if self._ours is not None:
             await self._ours.pending.answered(self._live.plan_id, tasks)
+
+    def _hook_failed(self, name: str, consequence: str) -> None:
+        """Log and count the exception of an overridden method. An object of another class has no default to fall back
+        to: its exception is raised again."""
+        if self._ours is not None:
+            self._ours.pending.hook_failed(name, f"{self._live.plan_id}: {consequence}")
+        elif self._synchronizer is None:
+            _edit_logger.exception("the overridden %s failed: %s: %s", name, self._live.plan_id, consequence)
         else:
-            waiting = self._synchronizer.wait_for_pending_modifications()
-            if inspect.isawaitable(waiting):
-                await waiting
-        self._merge(merged_by(self._synchronizer, self._live), tasks)
+            raise
+
+    def _merged(self) -> Any:
+        """The merged plan; the live one, which has the answers already, if the method of a subclass fails."""
+        try:
+            return merged_by(self._synchronizer, self._live)
+        except Exception:
+            self._hook_failed(f"merge_and_sync_{self._live.naming.noun}_states", "the answers are merged as by default")
+            return self._live
 
     def _merge(self, merged: Any, tasks: tuple[str, ...]) -> None:
         """Merge the plan that the synchronizer returns, unless it merged the answers itself."""
@@ -352,6 +381,7 @@ class PlanOrchestrator:
         self._device_timeout = 300.0
         self._lock_policy = "global"
         self._runs: dict[str, Run] = {}
+        self._cancelling: set[str] = set()
         self.registry = self.registry_class(device_manager, enable_logging)
 
     @property
@@ -424,6 +454,7 @@ class PlanOrchestrator:
         plan_id = run.live.plan_id
         run.live.runner = None
         del self._runs[plan_id]
+        self._cancelling.discard(plan_id)
         self.registry.unregister(plan_id)
         drop_run(self._event_bus, plan_id)
         if run.review is not None:
@@ -471,6 +502,7 @@ class PlanOrchestrator:
         if run is None:
             return plan_id not in runs_on(self._event_bus)
         if run.live.plan.owner is not None:
+            self._cancelling.add(plan_id)
             await run.core.cancel(plan_id)
         return True
 
@@ -515,13 +547,19 @@ class PlanOrchestrator:
     # -- private names that the documents show -------------------------------------------------------------------------
 
     @property
-    def running_tasks(self) -> Mapping[str, TaskStar]:
-        """The tasks that are being executed here now."""
+    def executions(self) -> Mapping[str, asyncio.Task[Any]]:
+        """The asyncio task of each task that is being executed here now."""
         runs = self._runs.values()
-        return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
+        return MappingProxyType({task_id: task for run in runs for task_id, task in run.fleet.executions.items()})
+
+    @property
+    def cancellations(self) -> Mapping[str, bool]:
+        """True for each plan whose run is being cancelled."""
+        return MappingProxyType(dict.fromkeys(self._cancelling, True))
 
     _device_manager = Alias("registry.device_manager")
-    _execution_tasks = ReadOnly("running_tasks", "tasks are started by the orchestrator alone")
+    _execution_tasks = ReadOnly("executions", "tasks are started by the orchestrator alone")
+    _cancellation_requested = ReadOnly("cancellations", "use the documented method that cancels")
 
 
 def _answer_of(node: Node) -> Any:

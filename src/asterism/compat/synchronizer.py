@@ -71,9 +71,10 @@ Guard = Callable[[str, "asyncio.Future[bool]"], Coroutine[Any, Any, None]]
 
 @dataclass(slots=True, eq=False)
 class End:
-    """An end that waits for its answer. ``seen`` is the plan as the agent saw it."""
+    """An end that waits for its answer, since ``began``. ``seen`` is the plan as the agent saw it."""
 
     seen: Outline | None
+    began: float
     deadline: float
     future: asyncio.Future[bool]
     by_hand: bool = False  # written into ``_pending_modifications``
@@ -90,6 +91,8 @@ class Pending:
         self._guard = guard
         self.timeout = 600.0
         self.stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
+        self.failed_hooks = 0
+        self.hold_seconds = self.longest_hold_seconds = 0.0
         self.ends: dict[Key, End] = {}
         self.late: dict[Key, End] = {}  # timed out, but an answer is still accepted
         self.by_task = _ByTask(self)
@@ -112,26 +115,35 @@ class Pending:
             return
         self.follow_loop()
         assert self._loop is not None
-        by_hand, deadline = future is not None, self._loop.time() + self.timeout
+        began, by_hand = self._loop.time(), future is not None
+        deadline = began + self.timeout
         future = self._loop.create_future() if future is None else future
         guard = None if by_hand else self._guard()
         if guard is not None:
             deadline = math.inf
             task = self._loop.create_task(self._watch(key, guard, future))
             future.add_done_callback(lambda done: task.cancel())
-        self.ends[key] = End(seen, deadline, future, by_hand, guard is not None)
+        self.ends[key] = End(seen, began, deadline, future, by_hand, guard is not None)
         future.add_done_callback(lambda done: self._resolved(key, done))
         self.stats["total_modifications"] += 1
         if deadline < (math.inf if self._alarm is None else self._alarm.when()):
             self._set_alarm(deadline)
 
     async def _watch(self, key: Key, guard: Guard, future: asyncio.Future[bool]) -> None:
-        """Run the guard of an end. If it fails, the end times out: nothing waits for ever."""
+        """Run the guard of an end. If it fails, the end has the deadline that it has without a guard."""
         try:
             await guard(key[1], future)
         except Exception:
-            logger.exception("_auto_complete_on_timeout failed for %s in %s", key[1], key[0])
-            self.expire([key])
+            self.hook_failed("_auto_complete_on_timeout", f"{key[1]} in {key[0]} waits until its timeout")
+            end = self.ends.get(key)
+            if end is not None and end.future is future:
+                end.guarded, end.deadline = False, end.began + self.timeout
+                self._set_alarm(min(other.deadline for other in self.ends.values()))
+
+    def hook_failed(self, name: str, consequence: str) -> None:
+        """Log and count the exception of an overridden method."""
+        self.failed_hooks += 1
+        logger.exception("the overridden %s failed: %s", name, consequence)
 
     def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
         """Resolve an end whose future was set from outside."""
@@ -146,6 +158,10 @@ class Pending:
             self.late.pop(key, None)
         if end is None:
             return
+        assert self._loop is not None
+        held = self._loop.time() - end.began
+        self.hold_seconds += held
+        self.longest_hold_seconds = max(self.longest_hold_seconds, held)
         if not answered:
             self.late[key] = end
         if answered or not (end.guarded and end.future.done()):  # a guard that ends it counts it
@@ -290,10 +306,14 @@ class PlanSynchronizer(PromptObserver):
         return untouched(self, "on_event", "_handle_task_event", f"_handle_{self.naming.noun}_event")
 
     async def on_event(self, event: Event) -> None:
-        if isinstance(event, TaskEvent):
-            await self._handle_task_event(event)
-        elif isinstance(event, self.naming.event):
-            await getattr(self, f"_handle_{self.naming.noun}_event")(event)
+        name = "_handle_task_event" if isinstance(event, TaskEvent) else f"_handle_{self.naming.noun}_event"
+        if not isinstance(event, TaskEvent | self.naming.event):
+            return
+        try:
+            await getattr(self, name)(event)
+        except Exception:
+            self.pending.hook_failed(name, f"{event.event_type.value} is handled as by default")
+            self.notice(event)
 
     async def _handle_task_event(self, event: TaskEvent) -> None:
         self.notice(event)
@@ -466,8 +486,16 @@ class PlanSynchronizer(PromptObserver):
     def get_pending_task_ids(self) -> list[str]:
         return [task for _, task in self.pending.ends]
 
-    def get_statistics(self) -> dict[str, int]:
-        return dict(self.pending.stats)
+    def get_statistics(self) -> dict[str, float]:
+        """The documented counts; ``failed_hooks``, the exceptions of overridden methods; and how long ends that are not
+        pending any more were, in seconds: ``hold_seconds`` of all, ``longest_hold_seconds`` of one."""
+        pending = self.pending
+        return {
+            **pending.stats,
+            "failed_hooks": pending.failed_hooks,
+            "hold_seconds": pending.hold_seconds,
+            "longest_hold_seconds": pending.longest_hold_seconds,
+        }
 
     def clear_pending_modifications(self) -> None:
         """Stop waiting for all pending ends."""
