@@ -79,6 +79,15 @@ def test_issues_show_their_places_and_lose_the_labels_when_it_is_over(server):
     assert not any(labelled(server).values())
 
 
+def test_a_label_of_each_series_has_its_name(server):
+    other = server.call(lambda world: world.add_issue("OPS-7-01: another series").number)
+    for active in (1, 2):
+        asyncio.run(synced(server, active_label="rfc-series-active:{series}"))
+        shown = {number: labels for number, labels in labelled(server).items() if labels}
+        assert shown == {active: ["rfc-series-active:RFC-093"], other: ["rfc-series-active:OPS-7"]}
+        merged(server, active)
+
+
 def test_labels_are_made_once_with_a_colour_and_a_description(server):
     for _ in range(2):
         sync(server, **LABELS)
@@ -182,6 +191,8 @@ def test_of_a_long_queue_a_part_is_labelled_at_a_time():
         ({"active_label": "x", "queued_label": "X"}, "cannot be both"),
         ({"active_label": " "}, "not a valid label"),
         ({"active_label": "a,b"}, "not a valid label"),
+        ({"active_label": "active:{serie}"}, "not a valid label"),
+        ({"active_label": "series:{series}"}, "names a series"),
     ],
 )
 def test_labels_that_say_something_else_are_refused(server, names, said):

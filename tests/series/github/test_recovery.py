@@ -42,6 +42,20 @@ def tracking_issues(server: GitHubServer) -> list[int]:
     return numbers
 
 
+def test_an_active_issue_that_does_not_exist_takes_the_turn_of_no_issue_on_which_the_bot_works(server):
+    sync(server)
+    document = {**state(server), "active_issue": 999, "queue": [2, 3]}
+
+    def work_on_another(world: World) -> None:
+        world.unassign(1, "robot")
+        world.assign(3, "robot")
+        world.write_document(REF, json.dumps(document), STATE_FILE)
+
+    server.call(work_on_another)
+    report = sync(server)
+    assert (report.state.active, report.state.queue, assigned(server)) == (3, (2, 1), [3])
+
+
 # -- the view ----------------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,12 @@ BELONG = {
     "Flow-RFC-009-12": ("Flow-RFC-009", 12),
     "Game-Engine-RFC-3-4: x": ("Game-Engine-RFC-3", 4),
     "V2-RFC-3-4: x": ("V2-RFC-3", 4),
+    # with the word micro
+    "RFC-093: Micro 1 - a part": ("RFC-093", 1),
+    "RFC-93: Micro 12": ("RFC-93", 12),
+    "Flow-RFC-009: micro 02: a part": ("Flow-RFC-009", 2),
+    "RFC-093 - Micro 3 - a part": ("RFC-093", 3),
+    "RFC 093 Micro 4": ("RFC-093", 4),
     # in brackets
     "[RFC-051-02] a part": ("RFC-051", 2),
     "[RFC-051-02]: a part": ("RFC-051", 2),
@@ -76,6 +82,9 @@ DO_NOT = [
     "[RFC-093] 02: x",
     "RFC-093-²",
     "RFC-093-٣",
+    "RFC-093: Micro one",
+    "RFC-093: Microservice 2",
+    "ISO-8859: Micro 1",
     # sentences
     "RFC 2119 - 10 reasons to write MUST",
     "RFC 7231 - 3 methods are missing",

@@ -6,8 +6,9 @@ neither does an issue without the required label, if one is set. Labels are comp
 does.
 
 The default title pattern accepts these forms of a series and a micro number: ``RFC-093-02: …``, ``Flow-RFC-009-01: …``,
-``[RFC-051-02] …`` and ``RFC 050 - 01 …``. The name is the code in capitals and its number, joined by a hyphen, with the
-words before them that hyphens join too: ``RFC-093``, ``Flow-RFC-009``, ``RFC-051``, ``RFC-050``.
+``[RFC-051-02] …``, ``RFC 050 - 01 …`` and ``RFC-093: Micro 2 - …``. The name is the code in capitals and its number,
+joined by a hyphen, with the words before them that hyphens join too: ``RFC-093``, ``Flow-RFC-009``, ``RFC-051``,
+``RFC-050``.
 
 It rejects similar texts: names of standards (``ISO-8859-01``, ``CVE-2024-12345``), dates (``REL-2024-01-15``), and
 years in place of the micro number (``COVID-19-2020``). With spaces around the hyphen a sentence looks much the same
@@ -41,13 +42,20 @@ _NOT_A_SENTENCE = (  # for the forms with spaces
 )
 _NOT_A_DATE = r"(?!(?:19|20)[0-9]{2}-[0-9]{2}-[0-9]{2})"
 _NOT_A_YEAR = r"(?!(?:19|20)[0-9]{2}\b)"
+_MICRO = rf"\s*(?::|{_DASH}|\s)\s*[Mm]icro\s+"
+_NAME = rf"{_CODE}(?:-|\s+){_NOT_A_DATE}[0-9]+"
+_WORDS_BEFORE = r"^\s*(?P<bracket>\[\s*)?(?P<series>(?:[A-Z][A-Za-z0-9]*-)*"
 
 TITLE_PATTERN = (
-    r"^\s*(?P<bracket>\[\s*)?"
-    rf"(?P<series>(?:[A-Z][A-Za-z0-9]*-)*{_NOT_A_SENTENCE}{_CODE}(?:-|\s+){_NOT_A_DATE}[0-9]+)"
-    rf"{_BETWEEN}{_NOT_A_YEAR}(?P<micro>[0-9]+)\b"
+    rf"{_WORDS_BEFORE}(?:{_NOT_A_SENTENCE}{_NAME}(?={_BETWEEN}[0-9])|{_NAME}(?={_MICRO})))"
+    rf"(?:{_BETWEEN}{_NOT_A_YEAR}|{_MICRO})(?P<micro>[0-9]+)\b"
     r"(?(bracket)\s*\])"
 )
+
+EARLIER_PATTERNS = frozenset(
+    {rf"{_WORDS_BEFORE}{_NOT_A_SENTENCE}{_NAME}){_BETWEEN}{_NOT_A_YEAR}(?P<micro>[0-9]+)\b(?(bracket)\s*\])"}
+)
+"""Default patterns of earlier versions, which stored them with each series. What they find, the present one finds."""
 
 _LOOSE_TITLE = re.compile(
     rf"\s*[\[(]?\s*(?:[a-z][a-z0-9]*-)*(?P<code>[a-z]{{2,}})[-_\s]*[0-9]+\s*(?:{_DASH}|[_./:\s#])\s*[0-9]+",

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Literal
 
 from asterism.core.backoff import retry_delay
-from asterism.core.series.machine import Live, Series, UnreadableSeries
+from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from asterism.series.claims import signed
 from asterism.series.compare_and_swap import (
     Contended,
@@ -79,7 +79,8 @@ class SyncSettings:
     :param view: whether to maintain tracking issues.
     :param lock_deadline: how long to wait for assignment locks over all series, in seconds; 0 tries each one once.
     :param deadline: after so many seconds the sync neither waits nor starts anything.
-    :param active_label: a label for active issues; ``queued_label``: for issues that wait.
+    :param active_label: a label for active issues; ``queued_label``: for issues that wait. ``{series}`` in a label
+        stands for the name of the series.
     :param respect_unassign: if a person unassigns the active issue, pause its series; otherwise assign it again, with
         a comment.
     """
@@ -176,6 +177,8 @@ class Reconciliation:
     """A step for ``update``: gone issues leave, new ones are queued by micro number, and if no issue is active the head
     of the queue is promoted. A new series starts with the issues that are already assigned.
 
+    An active issue that does not exist says nothing about who works: an assigned issue is promoted before the queue.
+
     ``observed.gone`` has only issues that were read, so an issue that was added to the state later stays. ``seen`` is
     the revision from before the survey. A later state may lack an issue because it was closed and released since then:
     instead of queueing it again, the step raises SurveyOutdated.
@@ -210,6 +213,9 @@ class Reconciliation:
         if changed and any(current.position(live.item) is None for live in self._live()):
             raise SurveyOutdated
         current = current.enqueue([(live.item, live.micro) for live in self._live()], now)
+        if self._gone(series.active) is Departure.DELETED:
+            for number in self.observed.assigned()[:1]:
+                current = current.front(number, now)
         current = current.promote(now, self.claim, self.by)
         if new:
             current = self.last_known.restore_since(current)
@@ -217,6 +223,9 @@ class Reconciliation:
         if current is base:
             return base.stamped(now) if salvaged else series
         return current
+
+    def _gone(self, item: Item | None) -> Departure | None:
+        return self.observed.gone.get(item) if isinstance(item, int) else None
 
     def _live(self) -> list[Live]:
         return [issue.live for issue in self.observed.open.values()]
@@ -372,7 +381,7 @@ class SeriesSync:
         before, broken = report.state, step.repair
         for number, reason in step.observed.gone.items():
             if before.position(number) is not None:
-                await context.labels.remove_all(number, reason)
+                await context.labels.remove_all(number, reason, self._name)
         retry, counts = context.retry_options(self._name), UpdateCounts()
         try:
             outcome = await update(

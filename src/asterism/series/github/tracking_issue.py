@@ -27,6 +27,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series.github.assignment import Unassignment
 from asterism.series.github.discovery import (
+    EARLIER_PATTERNS,
     TITLE_PATTERN,
     TRACKING_LABEL,
     SeriesIssue,
@@ -88,7 +89,7 @@ class TrackingRecord:
         return cls(
             name,
             issue if type(issue) is int else None,
-            rules if _are_rules(rules) else None,
+            _present_rules(rules) if _are_rules(rules) else None,
             announced,
             tuple(event for event in answered if isinstance(event, str)) if isinstance(answered, list) else (),
         )
@@ -167,6 +168,11 @@ def _are_rules(rules: Any) -> bool:
     if not isinstance(rules, dict) or not isinstance(rules.get("label"), str | None):
         return False
     return all(isinstance(rules.get(key), str) for key in ("pattern", "label_pattern"))
+
+
+def _present_rules(rules: dict[str, Any]) -> Rules:
+    """The rules with the present default title pattern in place of an earlier one, which found nothing else."""
+    return {**rules, "pattern": TITLE_PATTERN} if rules["pattern"] in EARLIER_PATTERNS else rules
 
 
 def other_rules_reason(rules: Rules | None) -> str:
@@ -474,14 +480,15 @@ class BadLabel(SeriesError):
 
 
 class PlaceLabels:
-    """``active`` and ``queued`` are the names of the labels; None for a label that is not wanted. Raises BadLabel."""
+    """``active`` and ``queued`` are the names of the labels, in which ``{series}`` stands for the name of the series;
+    None for a label that is not wanted. Raises BadLabel."""
 
     def __init__(self, client: GitHubClient, matcher: SeriesMatcher, active: str | None, queued: str | None) -> None:
         self._client = client
         self._names = {place: name for place, name in (("active", active), ("queued", queued)) if name is not None}
         self._existing: set[str] = set()
         self.changes_left = MAX_CHANGES
-        for name in self._names.values():
+        for name in self._of_series("RFC-1").values():
             _check(name, matcher)
         if len({name.casefold() for name in self._names.values()}) < len(self._names):
             raise BadLabel(f"the label {active!r} cannot be both the active and the queued label")
@@ -489,10 +496,13 @@ class PlaceLabels:
     def begin_sync(self) -> None:
         self.changes_left = MAX_CHANGES
 
-    async def remove_all(self, number: int, departure: Departure) -> None:
+    def _of_series(self, series: str) -> dict[str, str]:
+        return {place: name.replace("{series}", series) for place, name in self._names.items()}
+
+    async def remove_all(self, number: int, departure: Departure, series: str) -> None:
         """Remove the labels of an issue that is about to leave, unless it is no longer accessible."""
         if departure not in (Departure.DELETED, Departure.TRANSFERRED):
-            for name in self._names.values():
+            for name in self._of_series(series).values():
                 await self._remove(number, name)
 
     async def show(self, series: Series, issues: Mapping[int, SeriesIssue]) -> None:
@@ -501,23 +511,23 @@ class PlaceLabels:
             return
         for issue in issues.values():
             self._existing |= {label.casefold() for label in labels_of(issue.data)}
+        names = self._of_series(series.name)
         for number, issue in issues.items():
-            place = series.position(number)
-            wanted = None
-            if place is not None:
-                wanted = self._names.get("active" if place == 0 else "queued")
+            position = series.position(number)
+            place = "" if position is None else "active" if position == 0 else "queued"
+            wanted = names.get(place)
             present = {label.casefold() for label in labels_of(issue.data)}
-            for name in self._names.values():
+            for name in names.values():
                 if name != wanted and name.casefold() in present:
                     await self._remove(number, name)
             if wanted is not None and wanted.casefold() not in present:
-                await self._add(number, wanted)
+                await self._add(number, wanted, place)
 
-    async def _add(self, number: int, name: str) -> None:
+    async def _add(self, number: int, name: str, place: str) -> None:
         if self.changes_left <= 0:
             return
         self.changes_left -= 1
-        await self._create(name)
+        await self._create(name, place)
         await self._send("POST", f"issues/{number}/labels", {"labels": [name]})
 
     async def _remove(self, number: int, name: str) -> None:
@@ -525,10 +535,9 @@ class PlaceLabels:
             self.changes_left -= 1
             await self._send("DELETE", f"issues/{number}/labels/{quote(name, safe='')}", None)
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, name: str, place: str) -> None:
         """Create a label, unless it is known to exist."""
         if name.casefold() not in self._existing:
-            place = next(place for place, known in self._names.items() if known == name)
             await self._send("POST", "labels", {"name": name, **_DEFINITIONS[place]})
             self._existing.add(name.casefold())
 
@@ -540,8 +549,10 @@ class PlaceLabels:
 
 def _check(name: str, matcher: SeriesMatcher) -> None:
     """A label that puts an issue into a series, or takes it out, must not be set here."""
-    if not name.strip() or not name.isprintable() or "," in name:
-        raise BadLabel(f"{name!r} is not a valid label (examples: {ACTIVE_LABEL}, {QUEUED_LABEL})")
+    if not name.strip() or not name.isprintable() or set(name) & set(",{}"):
+        raise BadLabel(
+            f"{name!r} is not a valid label (examples: {ACTIVE_LABEL}, {QUEUED_LABEL}, rfc-series-active:{{series}})"
+        )
     if name.casefold() in (TRACKING_LABEL, (matcher.required or "").casefold()):
         raise BadLabel(f"the label {name!r} is used to find issues: choose another one for their places")
     if matcher.match({"number": 1, "title": "", "labels": [name, matcher.required]}) is not None:
