@@ -102,7 +102,9 @@ async def test_an_unanswered_assignment_to_a_peer_is_not_a_loss() -> None:
         kitchen.clock.now = laptop.clock.now
         await kitchen.beat()
         await remote_devices.store_announcement(
-            laptop.store, "kitchen", await remote_devices.own_devices(kitchen.store)
+            laptop.store,
+            await laptop.exchange.peers.get("kitchen"),
+            await remote_devices.announced_devices(kitchen.store, await kitchen.exchange.peers.get("laptop")),
         )
         await watches(laptop, 20, monitor)
     record = await laptop.run(run.id)
@@ -115,7 +117,7 @@ async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_lo
     await laptop.fleet.workflows.add(COOK)
     await laptop.sync_with(kitchen)
     run = await laptop.fleet.create("cook", {})
-    await remote_devices.store_announcement(laptop.store, "kitchen", [])
+    await remote_devices.store_announcement(laptop.store, await laptop.exchange.peers.get("kitchen"), [])
     await watches(laptop, 10)
     record = await laptop.run(run.id)
     assert (record.status, record.losses) == (REASSIGNING, 0)

@@ -265,11 +265,15 @@ async def test_a_device_that_is_no_longer_announced_is_ended() -> None:
     assert known == {"laptop-1": "open", "kitchen-1": ENDED}
 
 
-async def test_devices_of_third_stores_are_not_announced() -> None:
+async def test_a_device_of_a_peer_is_announced_by_its_own_store_alone() -> None:
     laptop, kitchen, garage = await three()
     await kitchen.sync_with(garage)
     await laptop.sync_with(kitchen)
-    assert {session.device for session in await laptop.fleet.devices()} == {"laptop", "kitchen"}
+    await laptop.sync_with(garage)
+    await laptop.sync_with(kitchen)
+    devices = {session.device: session.peer for session in await laptop.fleet.devices()}
+    assert devices == {"laptop": None, "kitchen": "kitchen", "garage": "garage"}
+    assert not await laptop.notices("impostor")
 
 
 async def test_a_remote_device_cannot_be_drained_here() -> None:

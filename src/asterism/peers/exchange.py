@@ -211,7 +211,7 @@ class Exchange:
             del self._peer_cursors[peer]  # another process synced with it, or it was invited again: it says where it is
         lacks: frozenset[str] = frozenset()
         sent_blobs: Counter[str] = Counter()
-        devices: Any = await remote_devices.own_devices(self.fleet.store)
+        devices: Any = await remote_devices.announced_devices(self.fleet.store, known)
         while True:
             before = self._peer_cursors.get(peer)
             batch = await outgoing.next_batch(known, before) if before is not None else OutgoingBatch()
@@ -259,7 +259,7 @@ class Exchange:
     async def _handle_greeting(self, peer: str, answer: Message, now: float, progress: SyncProgress) -> Peer:
         """Handle what only the first answer of a sync contains."""
         known = await self._record_contact(peer, answer, now)
-        progress.ingested.refused += await remote_devices.store_announcement(self.fleet.store, peer, answer.devices)
+        progress.ingested.refused += await remote_devices.store_announcement(self.fleet.store, known, answer.devices)
         progress.skew, progress.peer_feed, progress.peer_newest = known.skew or 0.0, answer.feed, answer.newest
         if await self._assign_waiting():
             progress.upto = await (await self._open()).outgoing.newest()
@@ -306,9 +306,9 @@ class Exchange:
         devices: Any = None
         if received.devices is not None or known.store is None:
             known = await self._record_contact(peer, received, self.fleet.store.clock())
-            await remote_devices.store_announcement(self.fleet.store, peer, received.devices or [])
+            await remote_devices.store_announcement(self.fleet.store, known, received.devices or [])
             await self._assign_waiting()
-            devices = await remote_devices.own_devices(self.fleet.store)
+            devices = await remote_devices.announced_devices(self.fleet.store, known)
         self._check_sender(known, received)
         missing = await ingest.missing_blobs(known, received)
         complete, wants = ingestible_part(received, missing)

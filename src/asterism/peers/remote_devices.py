@@ -1,6 +1,12 @@
 """Devices of a peer, as it announces them: stored as sessions that can be given work.
 
-Each store announces its own devices only. They are stored as sessions in the state ``abroad`` with the time of our own
+Each store announces its own devices, and relays those that other peers have announced to it, so that a run travels
+along a line of peers: the store that decides about it assigns it to the far device, and the stores between them pass on
+the records. A relayed device has the path of its announcement, the ids of the stores that it went through. A store
+neither announces a device to a store of its path, nor accepts one whose path has the store itself or another peer, from
+which it hears without a detour; so no announcement circles, and a path has a longest length.
+
+They are stored as sessions in the state ``abroad`` with the time of our own
 clock, since an announcement contains ages and no times. An announcement with the id or the name of another store's
 device is refused, or work could be stolen under that name. The name of one of our own devices stays ours for as long as
 we remember the device: it may be off for the night. Sessions of a peer that was removed reserve nothing, since that
@@ -10,7 +16,8 @@ Only so many devices that are no longer announced are remembered, since a peer m
 
 A peer's data about a device counts within limits: ``peer_timeout`` caps its timeout, and its rule about the runs it
 accepts is dropped. The rule is an expression that would be evaluated here for every run; the device applies it itself,
-and declines.
+and declines. What a peer says about a device that it relays counts as if the device were its own: it could do the work
+itself and say the same.
 """
 
 from __future__ import annotations
@@ -21,11 +28,11 @@ from typing import Any
 
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run import ASSIGNED
-from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
+from asterism.core.run.session import ABROAD, ENDED, OPEN, PATH, Session
 from asterism.fleet import settings
 from asterism.peers import peer_notices
 from asterism.peers.messages import MAX_DEVICES
-from asterism.peers.registry import PeerRegistry, session_host
+from asterism.peers.registry import Peer, PeerRegistry, session_host
 from asterism.store import row_codec
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
@@ -37,28 +44,38 @@ MAX_ENDED_SESSIONS = 1000
 NAME_RESERVED_FOR = 3600.0
 """For how many seconds an absent device of a peer reserves its name."""
 
+MAX_PATH = 8
+"""How many stores a path has at most."""
+
 _MAX_SECONDS = 1_000_000_000
 _ANNOUNCED = ("id", "device", "slots", "backlog", "accepts", "timeout", "draining")
 
 
-async def own_devices(store: Store) -> list[JsonObject]:
-    """The devices of this store, as they are announced to a peer."""
+async def announced_devices(store: Store, peer: Peer) -> list[JsonObject]:
+    """The devices that are announced to a peer: those of this store, and those of other peers that it may reach."""
     now = store.clock()
-    return [
-        {name: getattr(session, name) for name in _ANNOUNCED}
-        | {"joined": max(0.0, now - session.joined_at), "can": sorted(session.can), "profile": dict(session.profile)}
-        for session in await store.sessions()
-        if session.state == OPEN and session.reachable(now)
-    ][:MAX_DEVICES]
+    stores = {session_host(other.name): other.store for other in await PeerRegistry(store).all()}
+    announced: list[JsonObject] = []
+    for session in sorted(await store.sessions(), key=lambda session: session.state != OPEN):
+        way = stores.get(session.host)
+        path = [] if session.state == OPEN else [*session.path, way]
+        if not session.reachable(now) or None in path or peer.store in path or len(path) > MAX_PATH:
+            continue
+        profile = {name: value for name, value in session.profile.items() if name != PATH}
+        more = {"joined": max(0.0, now - session.joined_at), "can": sorted(session.can), "profile": profile}
+        announced.append(
+            {name: getattr(session, name) for name in _ANNOUNCED} | more | ({"path": path} if path else {})
+        )
+    return announced[:MAX_DEVICES]
 
 
-async def store_announcement(store: Store, peer: str, devices: object) -> int:
+async def store_announcement(store: Store, sender: Peer, devices: object) -> int:
     """Store the devices that a peer announced. Returns how many were refused."""
-    max_timeout = (await settings.read(store)).peer_timeout
+    max_timeout, peer = (await settings.read(store)).peer_timeout, sender.name
 
     async def attempt() -> tuple[int, list[Session]]:
         known = {session.id: session for session in await store.sessions(ended=True)}
-        announced, refused = await _accepted(store, peer, devices, known.values(), max_timeout)
+        announced, refused = await _accepted(store, sender, devices, known.values(), max_timeout)
         writes: list[Write] = []
         for session in announced.values():
             revision = known[session.id].revision if session.id in known else None
@@ -79,12 +96,18 @@ async def store_announcement(store: Store, peer: str, devices: object) -> int:
 
 
 async def _accepted(
-    store: Store, peer: str, devices: object, known: Iterable[Session], max_timeout: float
+    store: Store, sender: Peer, devices: object, known: Iterable[Session], max_timeout: float
 ) -> tuple[dict[str, Session], int]:
     """The valid devices by id, and the number of refused ones, about which notices are given. ``known`` are the
     sessions of the store."""
-    hosts = {session_host(other.name) for other in await PeerRegistry(store).all()} - {session_host(peer)}
-    others = [session for session in known if session.peer is None or session.host in hosts]
+    peer, peers = sender.name, await PeerRegistry(store).all()
+    direct = {other.store for other in peers}
+    hosts = {session_host(other.name) for other in peers} - {session_host(peer)}
+    others = [
+        session
+        for session in known
+        if session.peer is None or (session.host in hosts and not _may_come_from(session, sender))
+    ]
     accepted: dict[str, Session] = {}
     refused = 0
     for device in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
@@ -92,6 +115,8 @@ async def _accepted(
         session = _parse_session(device, peer, now, max_timeout)
         if session is None or session.id in accepted:
             notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(device)[:80]}")
+        elif session.path and (direct & {*session.path} or _impersonation(session, peer, others, now) is not None):
+            continue  # its own store is a peer, or another peer relays it, or its name is taken here
         elif (impersonation := _impersonation(session, peer, others, now)) is not None:
             notice = Notice(now, "impostor", impersonation)
         else:
@@ -100,6 +125,11 @@ async def _accepted(
         refused += 1
         await peer_notices.notify_once(store, peer, notice)
     return accepted, refused
+
+
+def _may_come_from(session: Session, sender: Peer) -> bool:
+    """Whether another peer may announce a device that was relayed: its own store, or anybody once nobody relays it."""
+    return bool(session.path) and (session.state == ENDED or session.path[0] == sender.store)
 
 
 def _surplus(gone: Iterable[Session]) -> list[str]:
@@ -120,6 +150,7 @@ def _parse_session(announced: object, peer: str, now: float, max_timeout: float)
             pass
         case _:
             return None
+    path = announced.get("path", [])
     good = (
         _is_name(name, 200)
         and _is_name(device, 500)
@@ -131,6 +162,9 @@ def _parse_session(announced: object, peer: str, now: float, max_timeout: float)
         and 0 <= backlog <= 100_000
         and (accepts is None or len(accepts) <= 2000)
         and len(can) <= 1000
+        and isinstance(path, list)
+        and len(path) <= MAX_PATH
+        and all(_is_name(store, 200) for store in path)
         and _fits_limit(profile)
     )
     if not good:
@@ -144,7 +178,7 @@ def _parse_session(announced: object, peer: str, now: float, max_timeout: float)
         slots=slots,
         backlog=backlog,
         timeout=min(float(timeout), max_timeout),
-        profile=profile,
+        profile={name: value for name, value in profile.items() if name != PATH} | ({PATH: path} if path else {}),
         state=ABROAD,
         draining=draining,
     )

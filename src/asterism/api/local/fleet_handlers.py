@@ -23,7 +23,7 @@ from asterism.base.text import masked_url, masked_urls
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
-from asterism.core.run.session import OPEN, REACHABLE_STATES, RESTING, Session
+from asterism.core.run.session import OPEN, PATH, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.audit_log import AuditFilter, is_place
 from asterism.fleet.fleet import Fleet, UnknownDevice
@@ -204,7 +204,7 @@ def device_document(
     type count as none."""
     rank, labels, battery = ranks.get(session.device), session.profile.get("labels"), session.profile.get("battery")
     is_number = isinstance(battery, int | float) and not isinstance(battery, bool)
-    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
+    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING, PATH)}
     return document_of(
         documents.Device,
         session,

@@ -42,6 +42,11 @@ RESTING = "resting"
 """The key of the profile under which a device reports why it would hand work back."""
 
 
+PATH = "path of peers"
+"""The key of the profile under which a store keeps the path to a device that a peer relayed: the ids of the stores from
+that of the device to the last one before the peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """``beat_at`` is the time of its last heartbeat, by the store's clock; it counts as reachable for ``timeout``
@@ -73,6 +78,12 @@ class Session:
     def peer(self) -> str | None:
         """The name of the peer that announced it, even if it has ended since; None for a device of this store."""
         return self.host.removeprefix(VIA) if self.host.startswith(VIA) else None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The ids of the stores between its own, which is the first, and the peer that relayed it; none for a device of
+        this store or of a peer."""
+        return tuple(self.profile.get(PATH, ())) if self.peer is not None else ()
 
     @property
     def is_past_process(self) -> bool:
@@ -117,7 +128,7 @@ class Session:
     def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The names that expressions over a device see. What the store knows overrides what the device reports."""
         load = self.used / self.slots if self.slots else 1.0
-        hidden = (PLAN, RESTING)
+        hidden = (PLAN, RESTING, PATH)
         reported = {name: value for name, value in self.profile.items() if value is not None and name not in hidden}
         # without a battery it counts as full
         defaults = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}}
