@@ -59,6 +59,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "--retries": "2",
         "--losses": "0",
         "--rounds": "1",
+        "--keep": "original",
         "--backoff": "0",
         "--backoff-most": "9",
         "--cwd": "/srv",
@@ -93,6 +94,7 @@ def test_every_option_has_its_field(tmp_path: Path) -> None:
         "retries": 2,
         "losses": 0,
         "rounds": 1,
+        "keep": "original",
         "backoff": 0.0,
         "backoff_most": 9.0,
     }

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from asterism.core.errors import InvalidWorkflow
 from asterism.core.run import transitions
 from asterism.core.run.merge import KEPT
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
+from asterism.core.run.workflow import Workflow
 from asterism.peers import record_decisions
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
@@ -52,6 +56,17 @@ async def test_an_owner_that_was_only_unreachable_keeps_its_run() -> None:
     assert (await laptop.complete(run.id, "soup")).output == "soup"
     await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).output == "soup"
+
+
+async def test_the_rule_of_a_workflow_decides_about_its_runs_unless_they_say_it() -> None:
+    laptop = await Side("laptop").joined()
+    flow = Workflow("cook", argv=("true",), needs=frozenset({"stove"}), keep="original")
+    run = await laptop.fleet.create(flow)
+    many = await laptop.fleet.create_many(flow, [{}, {}])
+    assert [each.keep for each in (run, *many)] == ["original"] * 3
+    assert (await laptop.fleet.create("cook", keep="epoch")).keep == "epoch"
+    with pytest.raises(InvalidWorkflow, match="keep is one of epoch, original, furthest, not 'last'"):
+        Workflow("cook", argv=("true",), keep="last")
 
 
 async def test_with_keep_epoch_the_replacement_keeps_the_run() -> None:

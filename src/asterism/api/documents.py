@@ -1001,6 +1001,7 @@ class Workflow(Document):
     orchestration: bool
     priority: int
     preemptible: bool
+    keep: str
     heartbeat: float
     heartbeat_timeout: float
     assignment_timeout: float

@@ -73,7 +73,7 @@ class CreateRun(Request):
     series: Name | None = None
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
-    keep: Keep = "epoch"
+    keep: Keep | None = None
     label: Name | None = None
     batch: Annotated[Name | None, Doc("The name of the runs to which it belongs.")] = None
     near: Annotated[list[str], Limit(max_length=1000)] = field(default_factory=list)
@@ -96,7 +96,7 @@ class CreateRuns(Request):
     series: Name | None = None
     priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
     device: Name | None = None
-    keep: Keep = "epoch"
+    keep: Keep | None = None
     batch: Annotated[Name | None, Doc("The name of the runs to which they belong.")] = None
 
 

@@ -154,7 +154,7 @@ class RunOptions(TypedDict, total=False):
     series: str | None
     priority: int | None
     device: str | None
-    keep: str
+    keep: str | None
     label: str | None
     batch: str | None
 
@@ -291,7 +291,7 @@ class Fleet:
         :param series: at most one run of a series is active; they start in the order of their creation.
         :param device: only this device may execute it.
         :param keep: which record counts if peers that were cut off from each other both assigned it: ``epoch``,
-            ``original`` or ``furthest`` (core/run/merge.py).
+            ``original`` or ``furthest`` (core/run/merge.py); by default that of the workflow.
         :param near: devices that are preferred because they are where the run is created, if they can take it.
         :param label: what people call the run: lists show it, and ``Query.search`` finds it.
         :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).
@@ -697,7 +697,7 @@ def check_options(options: RunOptions) -> None:
     """Raise InvalidTerms for an option that no run can have, and TypeError for one that there is not."""
     if unknown := options.keys() - RunOptions.__annotations__.keys():
         raise TypeError(f"a run has no option {', '.join(sorted(unknown))}")
-    key, priority, keep = options.get("key"), options.get("priority"), options.get("keep", "epoch")
+    key, priority, keep = options.get("key"), options.get("priority"), options.get("keep")
     for name in ("key", "series", "device", "label", "batch"):
         text = options.get(name)
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
@@ -711,7 +711,7 @@ def check_options(options: RunOptions) -> None:
         raise InvalidTerms(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
         )
-    if keep not in KEEP_RULES:
+    if keep is not None and keep not in KEEP_RULES:
         raise InvalidTerms(f"keep must be one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")
 
 

@@ -61,7 +61,9 @@ def runs() -> None:
 @number_option("--priority", help="Higher goes first; default: the priority of the workflow.")
 @option("--device NAME", "Run it on this device only.")
 @option(
-    "--keep", "Which result counts if peers that were apart both ran it; default: epoch.", type=click.Choice(KEEP_RULES)
+    "--keep",
+    "Which result counts if peers that were apart both ran it; default: that of the workflow.",
+    type=click.Choice(KEEP_RULES),
 )
 @option(
     "--prefer-local/--no-prefer-local",

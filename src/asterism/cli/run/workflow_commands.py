@@ -29,6 +29,7 @@ from asterism.cli.option_types import (
 )
 from asterism.core.json_values import JsonObject
 from asterism.core.run.placement import STRATEGIES
+from asterism.core.run.run import KEEP_RULES
 
 if TYPE_CHECKING:
     from asterism.api.system import System
@@ -65,6 +66,11 @@ _workflow_options = options(
     option("--strategy", "How to choose a device; default: score.", type=click.Choice(list(STRATEGIES))),
     option("--orchestration", "Prefer the coordinator."),
     number_option("--priority", help="Priority of its runs; higher goes first; default: 0."),
+    option(
+        "--keep",
+        "Which result of its runs counts if peers that were apart both ran one; default: epoch.",
+        type=click.Choice(KEEP_RULES),
+    ),
     option("--preemptible", "Runs of higher priority may stop its runs; their progress is kept."),
     duration_option("--heartbeat", help="Heartbeat interval of its device; default: 30 s."),
     duration_option("--heartbeat-timeout", help="A run is lost after this time without a heartbeat; default: 90 s."),

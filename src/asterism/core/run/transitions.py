@@ -73,15 +73,16 @@ def create(
     priority: int | None = None,
     device: str | None = None,
     retry_of: str | None = None,
-    keep: str = "epoch",
+    keep: str | None = None,
     label: str | None = None,
     batch: str | None = None,
     traceparent: str | None = None,
     uses: str | None = None,
 ) -> Run:
     """A new run without an owner. With a ``series`` it is held until its turn. What it ``uses`` of limits it holds
-    while a device owns it. ``keep``, one of KEEP_RULES, never
-    changes, so that peers agree about it."""
+    while a device owns it. ``keep``, one of KEEP_RULES and by default that of the workflow, never changes, so that
+    peers agree about it."""
+    keep = workflow.keep if keep is None else keep
     if keep not in KEEP_RULES:
         raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"

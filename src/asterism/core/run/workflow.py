@@ -16,6 +16,7 @@ from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import ACTIONS, Task, action_needs, capabilities, import_path, kind_of
 from asterism.core.run.placement import STRATEGIES
+from asterism.core.run.run import KEEP_RULES
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Workflow:
 
     ``retries`` is how often failed work is retried, ``losses`` how many vanished devices are allowed, ``rounds`` how
     often all devices are asked: the run fails when all have declined as often. ``preemptible`` allows more urgent work
-    to stop an execution. ``orchestration`` prefers the coordinator. ``uses`` names the limits that each run holds
+    to stop an execution. ``keep``, one of KEEP_RULES, decides conflicts between peers for runs that do not say it
+    themselves. ``orchestration`` prefers the coordinator. ``uses`` names the limits that each run holds
     while a device owns it, with the amounts; ``{name}`` in the name of a limit stands for an input of the run.
 
     ``outputs`` are files that the work leaves in its working folder, by name, as in a ``Task``. A run of a workflow
@@ -57,6 +59,7 @@ class Workflow:
     orchestration: bool = False
     priority: int = 0
     preemptible: bool = False
+    keep: str = "epoch"
     heartbeat: float = 30.0
     heartbeat_timeout: float = 90.0
     assignment_timeout: float = 30.0
@@ -199,6 +202,8 @@ def _problems(flow: Workflow) -> list[FieldProblem]:
         problems.append(
             FieldProblem("strategy", f"strategy is one of {', '.join(STRATEGIES)}, not {safe_repr(flow.strategy)}")
         )
+    if flow.keep not in KEEP_RULES:
+        problems.append(FieldProblem("keep", f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(flow.keep)}"))
     for name in ("orchestration", "preemptible"):
         if not isinstance(getattr(flow, name), bool):
             problems.append(FieldProblem(name, f"{name} is true or false"))
