@@ -46,6 +46,15 @@ ROWS = {
     "claim --dry-run": Row(f"claim {NAME} --issue 2 --dry-run", 75, "would queue #2", 1, (), TWO[:1]),
     "claim, no lease": Row(f"claim {NAME} --issue 1 --lease 0s", 64, "A lease takes at least", None, (), (), 0),
     "claim, bad name": Row("claim .. --issue 1", 0, "claimed .. for #1", None, (), (), 0),
+    "claim --by": Row(
+        f"claim {NAME} --issue 1 --by bob", 75, f"#1 of {NAME} belongs to ann, for", 1, (), (f"{TWO[0]} --by ann",)
+    ),
+    "next": Row(f"next {NAME} --by bob", 0, f"bob took #2 of {NAME}", 2, (), (*TWO, f"release {NAME} --issue 1"), 4),
+    "next, held": Row("next --by bob", 75, "held by ann for", 1, (2,), (f"{TWO[0]} --by ann", TWO[1]), 2),
+    "next, empty": Row("next --by bob --wait", 75, "there is no issue in any series", None, (), (), 0),
+    "release --by": Row(
+        f"release {NAME} --issue 1 --by bob", 75, f"#1 of {NAME} belongs to ann", 1, (), (f"{TWO[0]} --by ann",)
+    ),
     "status": Row(f"status {NAME}", 0, "queue    #2", 1, (2,), TWO, 2),
     "status --json": Row(f"status {NAME} --json", 0, '"active_issue": 1', 1, (2,), TWO, 2),
     "status, all": Row("status", 0, "SERIES", 1, (2,), TWO, 2),
@@ -74,7 +83,7 @@ MASKS = (
     (re.compile(r'"(at|age|now)": [\d.]+'), r'"\1": TIME'),
     (re.compile(r'"claim": "[0-9a-f]{32}"'), '"claim": "ID"'),
     (re.compile(r'"token": "[\d.]+"'), '"token": "TOKEN"'),
-    (re.compile(r"active for [\d.]+ \w+"), "active for TIME"),
+    (re.compile(r"\bfor [\d.]+ \w+"), "for TIME"),
     (re.compile(r" +"), " "),
     (re.compile(r"(?<=#1 )[\d.]+ m?s"), "TIME"),
 )

@@ -131,7 +131,7 @@ def test_a_lease_may_be_asked_for_later(scene: Remote) -> None:
 def test_what_others_call_themselves_does_nothing_to_the_terminal(tmp_path: Path) -> None:
     scene = InAStore(tmp_path)
     scene.said("claim", NAME, "--issue", "1", "--by", "\x1b[31mred\x1b]0;owned\x07")
-    assert ", by ·[31mred·]0;owned·; it is number 1" in scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
+    assert ", held by ·[31mred·]0;owned· for " in scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     scene.said("pause", NAME, "--by", "\x1b[31mred")
     for words in (("pause", NAME), ("status", NAME), ("history", NAME)):
         assert "\x1b" not in scene.said(*words)
@@ -232,10 +232,12 @@ def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
 def test_the_history_tells_who_did_what(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--by", "ann")
     scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
-    scene.said("release", NAME, "--issue", "1", "--by", "carl")
+    scene.said("pause", NAME, "--by", "carl")
+    scene.said("resume", NAME, "--by", "carl")
+    scene.said("release", NAME, "--issue", "1", "--by", "ann")
     told = scene.told("history", NAME)
     messages = [change["message"] for change in told["changes"]]
-    assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
+    assert messages == ["release #1 by ann", "resume by carl", "pause by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
     assert len(scene.said("history", NAME, "--limit", "2").splitlines()) == 3
 

@@ -288,6 +288,11 @@ async def test_runs_devices_workflows_and_series_are_read() -> None:
         assert (await call(client, "claim_series", series="garden", issue=8))["queue"] == [8]
         assert (await call(client, "release_series", series="garden", issue=7))["active"] == 8
         assert [entry["active"] for entry in (await call(client, "list_series"))["items"]] == [8]
+        taken = await call(client, "take_next_issue", holder="zoe")
+        assert (taken["series"]["name"], taken["issue"], taken["series"]["holder"]) == ("garden", 8, "zoe")
+        other = await call(client, "take_next_issue", holder="max")
+        assert (other["issue"], [series["holder"] for series in other["others"]]) == (None, ["zoe"])
+        assert (await call(client, "claim_series", series="garden", issue=8, holder="max"))["holder"] == "zoe"
 
 
 async def test_a_plan_is_paused_resumed_cancelled_and_retried() -> None:

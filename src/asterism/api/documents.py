@@ -1249,7 +1249,7 @@ class ScheduleTicks(Page[CalendarTick]):
 class SeriesState(Document):
     """The state of a series as its register keeps it, with times in ISO 8601. ``leases`` are pairs of a queued issue
     and the length of the lease that it asked for, in seconds; ``forced`` are issues whose titles name another
-    series."""
+    series; ``holder`` is whose the active issue is, by a claim with a name."""
 
     series: str
     active_issue: int | None
@@ -1260,6 +1260,8 @@ class SeriesState(Document):
     since: str | None = None
     claim: str | None = None
     by: str | None = None
+    holder: str | None = None
+    held_since: str | None = None
     lease: float | None = None
     lease_until: str | None = None
     paused: str | None = None
@@ -1268,8 +1270,8 @@ class SeriesState(Document):
 
 
 class Series(Document):
-    """A series of issues. ``why_not_promoted`` says why the head of the queue is not active; ``problem`` why the state
-    cannot be read, and ``state`` is null then."""
+    """A series of issues. ``holder`` is whose the active issue is, by a claim with a name. ``why_not_promoted`` says
+    why the head of the queue is not active; ``problem`` why the state cannot be read, and ``state`` is null then."""
 
     name: str
     status: Annotated[str, Doc("", "active", "free", "paused", "unreadable")]
@@ -1278,6 +1280,8 @@ class Series(Document):
     since: float | None = None
     lease_until: float | None = None
     by: str | None = None
+    holder: str | None = None
+    held_since: float | None = None
     paused: str | None = None
     why_not_promoted: str | None = None
     problem: str | None = None
@@ -1321,6 +1325,17 @@ class SeriesOutcome(Series):
     dry_run: bool
     before: SeriesState
     counts: SeriesCounts
+    now: float
+
+
+class NextIssue(Document):
+    """The issue that a holder has now, and its series; both null if there is none to be had. Then ``others`` are the
+    series that have issues all the same: others hold them, or the series is paused or unreadable."""
+
+    issue: int | str | None
+    series: Series | None
+    changed: bool
+    others: list[Series]
     now: float
 
 

@@ -14,6 +14,9 @@ from asterism.api.request import Request
 Changing = TypeVar("Changing", bound="Change")
 
 SHORTEST_LEASE, LONGEST_LEASE = 0.001, 3650 * 86_400.0
+LONGEST_WAIT = 30.0
+"""How long a request for the next issue waits for a turn, in seconds."""
+
 LONGEST_DEADLINE = 50.0
 """How long a server tries a change, in seconds: less than its clients wait."""
 
@@ -59,11 +62,30 @@ class ClaimSeries(Change):
     issue: Issue
     lease: Lease | None = None
     renew: Annotated[bool, Doc("If the issue is active already, start its lease again.")] = False
+    holder: Annotated[
+        str | None,
+        Limit(min_length=1, max_length=500),
+        Doc("Whose the claim is. An issue that another holds stays theirs: compare `holder` of the answer."),
+    ] = None
 
 
 class ReleaseSeries(Change):
     issue: Issue
     promote: Annotated[bool, Doc("Make the next issue of the queue active.")] = True
+    holder: Annotated[
+        str | None, Limit(min_length=1, max_length=500), Doc("Release it only if no other holder has it.")
+    ] = None
+
+
+class TakeNextIssue(ChangeTerms):
+    """The next issue that ``holder`` may have. A repeated request answers with the issue that they hold."""
+
+    holder: Annotated[str, Limit(min_length=1, max_length=500), Doc("Whose the issue will be.")]
+    series: Annotated[SeriesName | None, Doc("Only in this series; by default in the first that has one.")] = None
+    lease: Lease | None = None
+    wait: Annotated[
+        float, Limit(ge=0, le=LONGEST_WAIT), Doc("How long to wait for a turn, in seconds, while others hold issues.")
+    ] = 0.0
 
 
 class FrontSeries(Change):
@@ -96,6 +118,12 @@ class SeriesOperations:
         ClaimSeries, "claim", "Claim a series for an issue: it becomes active, or waits in the queue."
     )
     release_series = _change(ReleaseSeries, "release", "Release an issue; the next one of the queue becomes active.")
+    take_next_issue = Operation(
+        TakeNextIssue,
+        documents.NextIssue,
+        "Claim the next issue that a holder may have: one that they hold already, or one that nobody holds.",
+        "POST /series/next",
+    )
     promote_series = _change(PromoteSeries, "promote", "Make the first issue of the queue active, if none is.")
     pause_series = _change(PauseSeries, "pause", "Promote no issue until the series is resumed.")
     resume_series = _change(ResumeSeries, "resume", "End a pause, and promote the first issue of the queue.")

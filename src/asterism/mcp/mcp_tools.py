@@ -326,7 +326,16 @@ TOOLS: Mapping[str, McpTool] = {
         ),
         McpTool(_DO.list_series, "List the series of issues: which issue is active, which wait."),
         McpTool(_DO.show_series, "Read one series with its last changes.", alias="read_series", untrusted=True),
-        McpTool(_DO.claim_series, "Claim a series for an issue: it becomes active, or waits in the queue."),
+        McpTool(
+            _DO.claim_series,
+            "Claim a series for an issue: it becomes active, or waits in the queue. With `holder` it is yours only if "
+            "the answer has the same `holder`.",
+        ),
+        McpTool(
+            _DO.take_next_issue,
+            "Take the next issue that `holder` may have: the one they hold, or one that nobody holds. `issue` is null "
+            "if there is none now.",
+        ),
         McpTool(_DO.release_series, "Release an issue of a series: the next one of the queue becomes active."),
     )
 }

@@ -8,29 +8,32 @@ that make one, for ``update`` itself.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from functools import partial
 
 from asterism.core.lazy_dataclass import dataclass
-from asterism.core.series.machine import Item, Live, Series
+from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
-from asterism.series.register import NotClaimable, SeriesRegister
+from asterism.series.register import NotClaimable, SeriesRegister, read_all
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The step that claims a series for an item. ``id`` identifies the claim through all its tries.
 
+    Without an item it claims the active item, or else the head of the queue, if nobody has it; it queues nothing. With
+    ``holder`` the active item is theirs, unless another one holds it: compare ``holder`` of the series after it.
     ``lease`` is in seconds. With ``renew`` the lease of an item that is already active starts again. With ``force`` the
     item belongs to the series whatever its title is, and the state records that."""
 
-    item: Item
+    item: Item | None
     by: str | None = None
     lease: float | None = None
     renew: bool = False
     force: bool = False
     reason: str = ""
+    holder: str | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, series: Series, now: float) -> Series:
@@ -38,29 +41,36 @@ class Claim:
         current = series.expire(now)
         if current is not series and current.queue[:1] != (self.item,):
             current = current.promote(now, by=self.by)
-        current = current.claim(self.item, now, self.id, self.lease, self.by)
+        item = self.item if self.item is not None else next_item(current, self.holder)
+        if item is not None:
+            current = current.claim(item, now, self.id, self.lease, self.by, self.holder)
+        if item is None or (item == current.active and current.is_held_from(self.holder)):
+            return current.as_one_change_of(series)
         if self.renew and self.lease is not None:
-            current = current.renew(self.item, now, now + self.lease)
+            current = current.renew(item, now, now + self.lease)
         if self.force:
-            current = current.force(self.item, now)
+            current = current.force(item, now)
         return current.as_one_change_of(series)
 
     def message(self, before: Series, after: Series) -> str:
         """The message of the change."""
         parts = []
-        if before.active == after.active == self.item and before.since == after.since:
-            if before.lease_until != after.lease_until:
-                parts.append(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}")
+        item = self.item if self.item is not None else after.active
+        if before.active == after.active == item and before.since == after.since:
+            if before.holder != after.holder:
+                parts.append(f"claim #{item}")
+            elif before.lease_until != after.lease_until:
+                parts.append(f"{'renew' if before.lease_until is not None else 'lease'} #{item}")
         else:
             if before.active is not None and after.since != before.since:
                 parts.append(f"end the lease of #{before.active}")
-                parts += [f"promote #{after.active}"] if after.active not in (None, self.item) else []
-            if after.active == self.item:
-                parts.append(f"claim #{self.item}")
-            elif not parts or self.item not in before.queue:
-                parts.append(f"queue #{self.item}")
-        if self.item in after.forced and self.item not in before.forced:
-            parts.append(f"force #{self.item}")
+                parts += [f"promote #{after.active}"] if after.active not in (None, item) else []
+            if after.active == item:
+                parts.append(f"claim #{item}")
+            elif not parts or item not in before.queue:
+                parts.append(f"queue #{item}")
+        if item in after.forced and item not in before.forced:
+            parts.append(f"force #{item}")
         return signed("; ".join(parts) + (f" ({self.reason})" if self.reason else ""), self.by)
 
 
@@ -69,19 +79,21 @@ class Release:
     """The step that releases an item and, with ``promote``, makes the next one of the queue active.
 
     It remembers the claim that it found first. If a later try finds the item active by another claim, an earlier try
-    with a lost reply released the first one, and the item was claimed again: that claim stays."""
+    with a lost reply released the first one, and the item was claimed again: that claim stays. With ``holder`` the
+    active item of another holder stays, too."""
 
     item: Item
     by: str | None = None
     promote: bool = True
     reason: str = ""
+    holder: str | None = None
     _first_claim: tuple[float | None, str | None] | None = None
 
     def __call__(self, series: Series, now: float) -> Series:
         if series.active == self.item:
             claim = (series.since, series.claim_id)
             self._first_claim = self._first_claim or claim
-            if self._first_claim != claim:
+            if self._first_claim != claim or series.is_held_from(self.holder):
                 return series
         released = series.leave(self.item, now, self.by) if self.promote else series.release(self.item, now)
         return released.as_one_change_of(series)
@@ -107,8 +119,61 @@ async def claim(
     """Claim a series. In ``Outcome.after`` the item is active, or it waits in the queue. Raises as ``update`` does."""
     outcome = await update(register, name, wanted, wanted.message, retry=retry, counts=counts)
     if counts is not None:
-        counts.duplicate_prevented += outcome.after.active not in (None, wanted.item)
+        counts.duplicate_prevented += is_other(outcome.after, wanted)
     return outcome
+
+
+def is_other(after: Series, wanted: Claim) -> bool:
+    """Whether the claim found another item active, or another holder of its own."""
+    other = wanted.item is not None and after.active not in (None, wanted.item)
+    return other or (after.active is not None and wanted.holder not in (None, after.holder))
+
+
+def next_item(series: Series, holder: str | None) -> Item | None:
+    """The item that a claim without one gets: the active one if it is that of ``holder``, or was promoted and not
+    claimed since; otherwise the head of the queue, if no item is active. None if there is none, or none to be had."""
+    if series.active is not None:
+        untaken = series.holder is None and series.claim_id is None
+        return series.active if untaken or (holder is not None and series.holder == holder) else None
+    return next(iter(series.queue), None) if series.paused is None else None
+
+
+async def take_next(
+    register: SeriesRegister,
+    holder: str,
+    name: str | None = None,
+    *,
+    by: str | None = None,
+    lease: float | None = None,
+    reason: str = "",
+    make: Callable[..., Awaitable[Outcome]] | None = None,
+    retry: RetryOptions | None = None,
+    counts: UpdateCounts | None = None,
+) -> Outcome | None:
+    """Claim the next item that ``holder`` may have: in one series, or in the first of all that has one. An item that
+    they hold already comes first, so a repeated call returns the same item. None if there is none. ``make`` claims
+    instead of ``claim``. Raises as ``update`` does; of all series, those that cannot be read are left out."""
+    if name is not None:
+        names = [name]
+    else:
+        readable = {key: _readable(key, seen.text) for key, seen in (await read_all(register)).items()}
+        states = {key: series for key, series in readable.items() if series is not None}
+        now = register.clock()
+        names = [key for key, series in states.items() if next_item(series.expire(now), holder) is not None]
+        names.sort(key=lambda key: states[key].holder != holder)
+    for each in names:
+        wanted = Claim(None, by or holder, lease, reason=reason, holder=holder)
+        outcome = await (make or claim)(register, each, wanted, retry=retry, counts=counts)
+        if outcome.after.active is not None and outcome.after.holder == holder:
+            return outcome
+    return None
+
+
+def _readable(name: str, text: str | None) -> Series | None:
+    try:
+        return Series.from_text(text, name)
+    except UnreadableSeries:
+        return None
 
 
 async def release(

@@ -4,6 +4,7 @@ The functions on a register serve commands on git remotes and on GitHub, too."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from asterism.api.documents import document_of
 from asterism.api.operation import NoFields
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
-from asterism.series.claims import Claim, Release, claim, release, signed
+from asterism.series.claims import Claim, Release, claim, release, signed, take_next
 from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
 from asterism.series.register import (
     Change,
@@ -29,6 +30,9 @@ from asterism.series.register import (
 
 if TYPE_CHECKING:
     from asterism.api.system import LocalSystem
+
+WAIT_PAUSE, LONGEST_WAIT_PAUSE = 0.2, 5.0
+"""The first and the longest pause between two looks for an issue, in seconds."""
 
 MOST_CHANGES = 50
 """How many of the last changes of a series are shown with it."""
@@ -132,10 +136,12 @@ async def _made(
     limits: Any = {"retry": retry, "counts": counts}
     match request:
         case declared.ClaimSeries():
-            wanted = Claim(request.issue, by, request.lease, request.renew, reason=request.reason)
+            wanted = Claim(
+                request.issue, by, request.lease, request.renew, reason=request.reason, holder=request.holder
+            )
             return await claim(register, name, wanted, **limits)
         case declared.ReleaseSeries():
-            leaving = Release(request.issue, by, request.promote, reason=request.reason)
+            leaving = Release(request.issue, by, request.promote, reason=request.reason, holder=request.holder)
             return await release(register, name, leaving, **limits)
         case declared.FrontSeries():
             step, message = steps.front(request.issue), f"front #{request.issue}"
@@ -149,6 +155,51 @@ async def _made(
             step, message = steps.promote(by), "promote"
     repair = isinstance(request, declared.RebuildSeries)
     return await update(register, name, step, signed(f"{message}{why}", by), repair=repair, **limits)
+
+
+async def next_issue(
+    register: SeriesRegister,
+    request: declared.TakeNextIssue,
+    by: str,
+    *,
+    counts: UpdateCounts | None = None,
+    make: Callable[..., Awaitable[Outcome]] | None = None,
+) -> documents.NextIssue:
+    """Claim the next issue, or wait for one. ``make`` claims instead of ``claim``. Raises as ``update`` does, and
+    UnreadableSeries if the series of the request cannot be read."""
+    target = DryRunRegister(register) if request.dry_run else register
+    retry = RetryOptions.limited(request.tries, request.deadline)
+    clock = asyncio.get_running_loop().time
+    end, pause = clock() + request.wait, WAIT_PAUSE
+    while True:
+        taken = await take_next(
+            target,
+            request.holder,
+            request.series,
+            by=by,
+            lease=request.lease,
+            reason=request.reason,
+            make=make,
+            retry=retry,
+            counts=counts,
+        )
+        now = register.clock()
+        if taken is not None:
+            shown = _series(taken.after, now)
+            return documents.NextIssue(
+                issue=taken.after.active, series=shown, changed=taken.changed, others=[], now=now
+            )
+        every = (await all_series(register)).items
+        others = [
+            shown
+            for shown in every
+            if request.series in (None, shown.name) and (shown.active is not None or shown.queue or shown.problem)
+        ]
+        left = end - clock()
+        if not others or left <= 0:
+            return documents.NextIssue(issue=None, series=None, changed=False, others=others, now=now)
+        await asyncio.sleep(min(left, retry.chance.uniform(pause / 2, pause)))
+        pause = min(2 * pause, LONGEST_WAIT_PAUSE)
 
 
 # -- on a store --------------------------------------------------------------------------------------------------------
@@ -183,6 +234,12 @@ async def _change(system: LocalSystem, request: declared.Change) -> documents.Se
     longest = declared.LONGEST_DEADLINE
     limited = replace(request, deadline=min(request.deadline or longest, longest))
     return await change_series(_register(system), limited, system.fleet.by)
+
+
+async def take_next_issue(system: LocalSystem, request: declared.TakeNextIssue) -> documents.NextIssue:
+    longest = declared.LONGEST_DEADLINE - declared.LONGEST_WAIT
+    limited = replace(request, deadline=min(request.deadline or longest, longest))
+    return await next_issue(_register(system), limited, system.fleet.by)
 
 
 claim_series = release_series = promote_series = pause_series = _change

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.api.series_operations import (
+    LONGEST_WAIT,
     ClaimSeries,
     FrontSeries,
     PauseSeries,
@@ -15,6 +17,7 @@ from asterism.api.series_operations import (
     RebuildSeries,
     ReleaseSeries,
     ResumeSeries,
+    TakeNextIssue,
 )
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json, refuse_options
@@ -32,6 +35,7 @@ from asterism.cli.series.series_context import (
     describe_issue,
     describe_queue,
     history_json,
+    holding_options,
     issue_number,
     login,
     no_such_series,
@@ -44,6 +48,7 @@ from asterism.cli.series.series_context import (
 from asterism.cli.series.series_sync_commands import serve, sync
 
 if TYPE_CHECKING:
+    from asterism.api.documents import NextIssue
     from asterism.core.series.machine import Live
     from asterism.series.compare_and_swap import Outcome
     from asterism.series.register import SeriesRegister
@@ -65,7 +70,7 @@ def series() -> None:
 @option("--renew", "If the issue is already active, start its lease again.")
 @option("--force", "Claim an issue whose title names another series; the state records it.")
 @option("--assign LOGIN", "With --github: assign it too if it is active.", to="assignee", type=login)
-@change_options
+@holding_options("Whose the claim is: another name gets 75. Without it the claim is nobody's.")
 def claim(
     name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **option_values: Any
 ) -> int:
@@ -75,17 +80,20 @@ def claim(
     it leaves the series, so that no issue waits behind it. An issue whose title or labels name another series is
     refused, unless you give --force. With --assign an issue that is active is also assigned, and that is verified.
 
-    Exits with 0 if the issue is active, even if it was before; with 75 if it waits in the queue; with 76 if other
-    writers won every try, and nothing was written; with --github also with 64 if the issue does not exist, is closed
-    or belongs to another series, and nothing was written. With --assign also with 64 if the login cannot be assigned,
-    and with 76 if other processes assign in the series: then the issue is active, and the same command assigns it."""
+    With --by the active issue belongs to that name until it is released: the same name again gets 0, another one 75.
+
+    Exits with 0 if the issue is active, even if it was before; with 75 if it waits or another name holds it; with 76 if
+    other writers won every try, and nothing was written; with --github also with 64 if the issue does not exist, is
+    closed or belongs to another series, and nothing was written. With --assign also with 64 if the login cannot be
+    assigned, and with 76 if other processes assign in the series: then the issue is active, and the same command
+    assigns it."""
     _check_lease(lease, renew)
     options = SeriesOptions.of(option_values)
     if assignee is not None and options.github is None:
         raise click.UsageError("--assign needs --github, the repository of the issue.")
     if force and options.github is None and options.remote is None:
         raise click.UsageError("--force has no effect on a series in a store, which knows no titles.")
-    request = ClaimSeries(name, issue, lease, renew, **options.request_fields)
+    request = ClaimSeries(name, issue, lease, renew, options.holder, **options.request_fields)
     left: dict[str, str] = {}
 
     async def use(place: SeriesPlace) -> int:
@@ -93,21 +101,22 @@ def claim(
         document = await place.change(request, make)
         outcome = outcome_of(document)
         active = outcome.after.active == issue
+        held = active and outcome.after.is_held_from(options.holder)
         if not options.as_json:
             for number, reason in left.items():
                 click.echo(f"#{number} {options.verb('left', 'leave')} {name}: {reason}")
-            line = _claimed(outcome, issue, options) if active else _queued(outcome, issue, options, document.now)
-            click.echo(clean(line))
-        if active and assignee is not None and isinstance(place, RegisterSeries):
+            describe = _held if held else _claimed if active else _queued
+            click.echo(clean(describe(outcome, issue, options, document.now)))
+        if active and not held and assignee is not None and isinstance(place, RegisterSeries):
             await _assign(place.register, name, issue, assignee, options)
         if options.as_json:
-            status = "claimed" if active else "queued"
-            more = {} if assignee is None else {"assigned": active and not options.dry_run}
+            status = "held" if held else "claimed" if active else "queued"
+            more = {} if assignee is None else {"assigned": active and not held and not options.dry_run}
             position = outcome.after.position(issue)
             print_outcome(outcome, options, status=status, issue=issue, position=position, left=left, **more)
-        elif active and assignee is not None:
+        elif active and not held and assignee is not None:
             click.echo(clean(f"{options.verb('assigned', 'assign')} #{issue} to {assignee.removeprefix('@')}"))
-        return 0 if active else EXIT_QUEUED
+        return 0 if active and not held else EXIT_QUEUED
 
     return with_series(options, use, create=True)
 
@@ -121,7 +130,7 @@ def _claim_elsewhere(register: Any, options: SeriesOptions, force: bool, left: d
     from asterism.series.claims import claim as claim_series
 
     async def make(target: SeriesRegister, request: ClaimSeries, by: str, **limits: Any) -> Outcome:
-        wanted = Claim(request.issue, by, request.lease, request.renew, force, request.reason)
+        wanted = Claim(request.issue, by, request.lease, request.renew, force, request.reason, request.holder)
         if options.github is None:
             return await claim_series(target, request.series, wanted, **limits)
         from asterism.series.github.issue_claims import IssueClaims
@@ -158,13 +167,20 @@ async def _assign(register: Any, name: str, issue: int, assignee: str, options: 
         await assign_claimed(register, name, issue, settings)
 
 
-def _claimed(outcome: Outcome, issue: int, options: SeriesOptions) -> str:
+def _held(outcome: Outcome, issue: int, options: SeriesOptions, now: float) -> str:
+    from asterism.base.durations import format_age
+
+    after = outcome.after
+    return f"#{issue} of {after.name} belongs to {after.holder}, for {format_age(now - (after.held_since or now))}"
+
+
+def _claimed(outcome: Outcome, issue: int, options: SeriesOptions, now: float) -> str:
     after = outcome.after
     if not outcome.changed:
         return f"#{issue} already holds {after.name} (revision {after.revision})"
     if outcome.before.active == issue and outcome.before.lease_until == after.lease_until and issue in after.forced:
         return f"{options.verb('forced', 'force')} #{issue} into {after.name} (revision {after.revision})"
-    if outcome.before.active == issue and outcome.before.since == after.since:
+    if outcome.before.active == issue and outcome.before.since == after.since and outcome.before.holder == after.holder:
         new = outcome.before.lease_until is None
         verb = options.verb("set", "set") if new else options.verb("renewed", "renew")
         return f"{verb} the lease of #{issue} on {after.name} (revision {after.revision})"
@@ -221,18 +237,23 @@ def status(name: str | None, **option_values: Any) -> int:
 @name_argument
 @issue_option
 @option("--no-promote", "Leave the series without an active issue, even if issues wait.")
-@change_options
+@holding_options("Release it only if no other name holds it. Without it anybody's claim is released.")
 def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> int:
     """Take an issue out of its series, and make the next one of the queue active.
 
-    An issue that is not in the series changes nothing."""
+    An issue that is not in the series changes nothing. Exits with 75 if another name than that of --by holds it."""
     options = SeriesOptions.of(option_values)
-    request = ReleaseSeries(name, issue, not no_promote, **options.request_fields)
+    request = ReleaseSeries(name, issue, not no_promote, options.holder, **options.request_fields)
 
     async def use(place: SeriesPlace) -> int:
-        outcome = outcome_of(await place.change(request))
+        document = await place.change(request)
+        outcome = outcome_of(document)
+        held = outcome.after.active == issue and outcome.after.is_held_from(options.holder)
         if options.as_json:
-            print_outcome(outcome, options, status="released" if outcome.changed else "unchanged", issue=issue)
+            status = "held" if held else "released" if outcome.changed else "unchanged"
+            print_outcome(outcome, options, status=status, issue=issue)
+        elif held:
+            click.echo(clean(f"{_held(outcome, issue, options, document.now)}; without --by it is released anyway"))
         elif outcome.token is None:
             click.echo(clean(no_such_series(name, place)))
         elif not outcome.changed:
@@ -240,9 +261,85 @@ def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> in
         else:
             verb = options.verb("released", "release")
             click.echo(clean(f"{verb} #{issue} from {name}; {active_now(outcome, options)}"))
-        return 0
+        return EXIT_QUEUED if held else 0
 
     return with_series(options, use, create=False)
+
+
+@series.command(short_help="Take the next issue that one may have.")
+@click.argument("name", metavar="[SERIES]", required=False)
+@duration_option("--lease", help="Release it after this time, unless it is renewed.")
+@option("--wait", "Wait for a turn while others hold issues; --deadline limits it.")
+@holding_options("Who takes it; give each worker a name of its own. Required.")
+def next_issue(name: str | None, lease: float | None, wait: bool, **option_values: Any) -> int:
+    """Take the next issue that one may have: in a series, or in the first series that has one.
+
+    This is an issue that this name holds already; or an active issue that nobody has claimed since its promotion; or
+    the head of the queue, if no issue is active. A paused series has none.
+
+    Exits with 0 if this name holds an issue now; with 75 if others hold them, or no issue is left."""
+    _check_lease(lease, False)
+    options = SeriesOptions.of(option_values)
+    if options.holder is None:
+        raise click.UsageError("Give --by NAME: whose the issue will be.")
+    holder = options.holder
+
+    async def use(place: SeriesPlace) -> int:
+        end = None if options.deadline is None else time.monotonic() + options.deadline
+        while True:
+            left = LONGEST_WAIT if end is None else max(0.0, min(LONGEST_WAIT, end - time.monotonic()))
+            request = TakeNextIssue(holder, name, lease, left if wait else 0.0, **options.request_fields)
+            taken = await place.take_next(request, _next_elsewhere(place))
+            if taken.issue is not None or not taken.others or not wait or left < LONGEST_WAIT:
+                break
+        if options.as_json:
+            print_json(_next_json(taken))
+        else:
+            for line in _next_lines(taken, name, options):
+                click.echo(clean(line))
+        return EXIT_QUEUED if taken.issue is None else 0
+
+    return with_series(options, use, create=False)
+
+
+def _next_elsewhere(place: SeriesPlace) -> Any:
+    """What claims on GitHub; None elsewhere."""
+    client = getattr(place.register, "client", None) if isinstance(place, RegisterSeries) else None
+    if client is None:
+        return None
+    from asterism.series.github.issue_claims import IssueClaims
+
+    return IssueClaims(client).claim
+
+
+def _next_json(taken: NextIssue) -> Any:
+    views = [SeriesView.of(document) for document in taken.others]
+    status = "taken" if taken.issue is not None else "held" if views else "empty"
+    state = None if taken.series is None else SeriesView.of(taken.series).to_json(taken.now)
+    return {
+        "status": status,
+        "series": None if taken.series is None else taken.series.name,
+        "issue": taken.issue,
+        "changed": taken.changed,
+        "state": state,
+        "others": [view.to_json(taken.now) for view in views],
+    }
+
+
+def _next_lines(taken: NextIssue, name: str | None, options: SeriesOptions) -> list[str]:
+    if taken.series is not None:
+        verb = options.verb("took", "take") if taken.changed else "already holds"
+        return [f"{options.holder} {verb} #{taken.issue} of {taken.series.name}"]
+    if not taken.others:
+        return [f"there is no issue in {name or 'any series'}"]
+    lines = [f"no issue for {options.holder} now:"]
+    for view in map(SeriesView.of, taken.others):
+        if view.series is None:
+            lines.append(f"  {view.name}: {view.problem}")
+        else:
+            why = f"paused {view.series.paused}" if view.series.paused else describe_active(view.series, taken.now)
+            lines.append(f"  {view.name}: {why}")
+    return lines
 
 
 @series.command()

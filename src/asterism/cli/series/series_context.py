@@ -32,8 +32,9 @@ from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
-    from asterism.api.documents import Page, Series, SeriesChange, SeriesCounts, SeriesOutcome
+    from asterism.api.documents import NextIssue, Page, Series, SeriesChange, SeriesCounts, SeriesOutcome
     from asterism.api.series_operations import Change as ChangeRequest
+    from asterism.api.series_operations import TakeNextIssue
     from asterism.core.json_values import JsonObject
     from asterism.core.series.machine import Item
     from asterism.core.series.machine import Series as SeriesRecord
@@ -52,6 +53,8 @@ EXIT_CONTENDED = 76
 
 UNREADABLE_HINT = "The series counts as taken. Rebuild it from the open issues with: asterism series rebuild"
 REGISTERS = ("remote", "github", "store")
+HOLDING = ("claim", "next", "release")
+"""Commands for which ``--by`` names a holder, beside the author."""
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -78,8 +81,15 @@ class SeriesOptions:
         named = [f"--{name}" for name in REGISTERS if option_values[name] is not None and is_given(name)]
         if len(named) > 1:
             raise click.UsageError(f"{' and '.join(named)} name different registers: give one of them.")
+        if option_values.get("by") == "":
+            raise click.UsageError("--by is empty: give a name.")
         defaults = {"tries": None, "deadline": None, "metrics": None}
         return cls(**{**defaults, **option_values, "by": option_values.get("by") or current_user()})
+
+    @property
+    def holder(self) -> str | None:
+        """Whose a claim is: the name that ``--by`` gives; None by default."""
+        return self.by if is_given("by") else None
 
     @property
     def retry(self) -> RetryOptions:
@@ -133,8 +143,8 @@ register_options = options(
 """The options of every command on series. Commands that change nothing also accept ``--dry-run``, for scripts."""
 
 
-retry_options = options(
-    option("--by NAME", "The author, for the history; default: your user name.", type=utf8_text),
+by_option = option("--by NAME", "The author, for the history; default: your user name.", type=utf8_text)
+limit_options = options(
     number_option(
         "--tries",
         least=0,
@@ -144,11 +154,14 @@ retry_options = options(
         "--deadline", positive=True, help="How long to try, such as 60s; default: 2m, and no limit with --tries."
     ),
 )
+"""How long a change is tried."""
+
+retry_options = options(by_option, limit_options)
 """The author and the limits of a change."""
 
-change_options = options(
+_more_options = options(
     register_options,
-    retry_options,
+    limit_options,
     option("--reason TEXT", "The reason, for the history.", type=utf8_text, default=""),
     option(
         "--metrics FILE",
@@ -156,7 +169,14 @@ change_options = options(
         type=click.Path(dir_okay=False, path_type=Path),
     ),
 )
+
+change_options = options(by_option, _more_options)
 """The options of every command that changes a series."""
+
+
+def holding_options(text: str) -> Callable[[Any], Any]:
+    """The same, for a command whose ``--by`` also names a holder; ``text`` says what that means."""
+    return options(option("--by NAME", text, type=utf8_text), _more_options)
 
 
 # -- the register ------------------------------------------------------------------------------------------------------
@@ -203,6 +223,12 @@ class RegisterSeries:
         finally:
             _write_metrics(self._options, counts, contended)
 
+    async def take_next(self, request: TakeNextIssue, make: Make | None = None) -> NextIssue:
+        """Claim the next issue, by ``make`` if it is given."""
+        from asterism.api.local.series_handlers import next_issue
+
+        return await next_issue(self.register, request, self._options.by, make=make)
+
 
 class ServerSeries:
     """Series in the store of a server."""
@@ -243,6 +269,11 @@ class ServerSeries:
             raise
         finally:
             _write_metrics(self._options, counts, contended)
+
+    async def take_next(self, request: TakeNextIssue, make: Make | None = None) -> NextIssue:
+        from asterism.api.series_operations import SeriesOperations
+
+        return await self._client.call(SeriesOperations.take_next_issue, request)
 
 
 SeriesPlace: TypeAlias = RegisterSeries | ServerSeries
@@ -305,7 +336,8 @@ def _report(status: str, error: object, code: int, as_json: bool) -> int:
 async def _use_series(series_options: SeriesOptions, use: Callable[[SeriesPlace], Awaitable[int]], create: bool) -> int:
     url = server_of(series_options.store) if series_options.remote is None and series_options.github is None else None
     if url is not None:
-        refuse_options("has no effect at a server: the author is the name of your token there.", "by")
+        if click.get_current_context().command.name not in HOLDING:
+            refuse_options("has no effect at a server: the author is the name of your token there.", "by")
         from asterism.api.client import AsyncClient
 
         async with AsyncClient(url) as client:
@@ -503,9 +535,11 @@ def describe_queue(queue: Sequence[Item]) -> str:
 
 
 def describe_active(series: SeriesRecord, now: float) -> str:
-    """``#120, active for 2 h, by ann``."""
+    """``#120, active for 2 h, by ann``; ``#120, held by ann for 2 h``."""
     from asterism.base.durations import format_age
 
+    if series.holder is not None and series.held_since is not None:
+        return f"{describe_issue(series.active)}, held by {series.holder} for {format_age(now - series.held_since)}"
     since = "" if series.since is None else f", active for {format_age(now - series.since)}"
     return f"{describe_issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 

@@ -61,7 +61,7 @@ SERIES_TABLE = TimedTable[SeriesView](
         Column("FOR", right=True): _of_state(
             lambda series, now: "" if series.since is None else format_age(now - series.since)
         ),
-        Column("BY", least=6, needed=False): _of_state(lambda series, now: series.by or ""),
+        Column("BY", least=6, needed=False): _of_state(lambda series, now: series.holder or series.by or ""),
         Column("LEASE", right=True, needed=False): _of_state(_lease),
         Column("QUEUE", least=10): _of_state(lambda series, now: describe_queue(series.queue)),
         Column("NOTE", least=10, needed=False): _of_state(

@@ -13,6 +13,8 @@ Every operation keeps these rules:
 - an active item may have a lease. When the lease has run out, ``expire`` frees the series. An item that asks for a
   lease and has to wait gets it when it is promoted, so an item whose claimer died while it waited blocks the others
   only that long. An item that asked for no lease has none;
+- an active item has at most one ``holder``, the name of who works on it: the first claim with a name. A claim with
+  another name changes nothing. An item that waits in the queue belongs to nobody;
 - an item that was claimed by force is ``forced`` as long as it is in the series.
 
 ``since`` is when the active item became active, ``by`` who activated it, and ``claim_id`` the id of that claim: a
@@ -20,9 +22,9 @@ caller whose reply was lost recognises its own claim by it.
 
 A state has two written forms: ``to_document`` for issues, for people (``active_issue``, times in ISO 8601), and
 ``to_json`` for runs, for stores. Both are read strictly: an unreadable state counts as taken, so no claim succeeds.
-Fields that are not set are left out: ``since``, ``claim``, ``by``, ``lease``, ``lease_until``, ``paused``, ``leases``,
-the leases that queued items asked for, as pairs of an item and seconds, and ``forced``, the items that somebody put
-there although their titles do not name this series.
+Fields that are not set are left out: ``since``, ``claim``, ``by``, ``holder``, ``held_since``, ``lease``,
+``lease_until``, ``paused``, ``leases``, the leases that queued items asked for, as pairs of an item and seconds, and
+``forced``, the items that somebody put there although their titles do not name this series.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Series:
     """One state of a series. Items are run ids or issue numbers. ``revision`` counts changes; 0 is an unused series.
     Times are seconds, to the millisecond. ``lease`` is the length of the lease of the active item, in seconds;
     ``leases`` has the lengths that queued items asked for, in the order of the queue. ``forced`` are the items, the
-    active one first, that somebody put into this series although their titles do not name it."""
+    active one first, that somebody put into this series although their titles do not name it. ``holder`` is whose the
+    active item is, and ``held_since`` since when."""
 
     name: str
     active: Item | None = None
@@ -80,28 +83,44 @@ class Series:
     paused: str | None = None
     leases: tuple[tuple[Item, float], ...] = ()
     forced: tuple[Item, ...] = ()
+    holder: str | None = None
+    held_since: float | None = None
 
     # -- getting a turn ------------------------------------------------------------------------------------------------
 
     def claim(
-        self, item: Item, now: float, claim: str | None = None, lease: float | None = None, by: str | None = None
+        self,
+        item: Item,
+        now: float,
+        claim: str | None = None,
+        lease: float | None = None,
+        by: str | None = None,
+        holder: str | None = None,
     ) -> Series:
         """Activate ``item`` if it is its turn; append it to the queue otherwise. ``claim`` is the id of this claim,
         ``by`` its author. With ``lease`` the item is active for that many seconds unless the lease is renewed; an
-        active item without a lease gets this one. Raises ValueError for an invalid lease."""
+        active item without a lease gets this one. With ``holder`` an active item that nobody holds is theirs, and that
+        of another holder does not change. Raises ValueError for an invalid lease."""
         if lease is not None and not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
             raise ValueError(f"a lease is {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds long, not {lease}")
         if item == self.active:
-            if lease is None or self.lease_until is not None:
-                return self
-            return self._changed(now, lease=_rounded(lease), lease_until=_rounded(now + lease))
+            return self._claimed_again(now, lease, holder)
         if self.active is None and self.paused is None and self.queue[:1] in ((), (item,)):
-            return self._activated(item, now, claim, lease, by)
+            return self._activated(item, now, claim, lease, by, holder)
         queue = self.queue if item in self.queue else (*self.queue, item)
         leases = dict(self.leases) if lease is None else {**dict(self.leases), item: _rounded(lease)}
         if queue == self.queue and leases == dict(self.leases):
             return self
         return self._changed(now, queue=queue, leases=tuple(leases.items()))
+
+    def _claimed_again(self, now: float, lease: float | None, holder: str | None) -> Series:
+        if self.is_held_from(holder):
+            return self
+        taken = holder is not None and self.holder is None
+        changes: dict[str, Any] = {"holder": holder, "held_since": _rounded(now)} if taken else {}
+        if lease is not None and (taken or self.lease_until is None):
+            changes |= {"lease": _rounded(lease), "lease_until": _rounded(now + lease)}
+        return self._changed(now, **changes) if changes else self
 
     def promote(self, now: float, claim: str | None = None, by: str | None = None) -> Series:
         """Activate the head of the queue, if no item is active and the series is not paused."""
@@ -198,6 +217,10 @@ class Series:
             return 0
         return self.queue.index(item) + 1 if item in self.queue else None
 
+    def is_held_from(self, holder: str | None) -> bool:
+        """Whether the active item belongs to another holder than this one. A claim without a name is kept from none."""
+        return holder is not None and self.holder not in (None, holder)
+
     def as_one_change_of(self, before: Series) -> Series:
         """This state as one change of ``before``, whatever number of operations led to it."""
         if self is before:
@@ -218,7 +241,9 @@ class Series:
         """The same state as a new change, to write a salvaged state again."""
         return self._changed(now)
 
-    def _activated(self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None) -> Series:
+    def _activated(
+        self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None, holder: str | None = None
+    ) -> Series:
         """Activate ``item``, which is the head of the queue if there is one, with this lease, or with the one it asked
         for when it was queued."""
         length = dict(self.leases).get(item) if lease is None else _rounded(lease)
@@ -230,6 +255,8 @@ class Series:
             since=_rounded(now),
             claim_id=claim or None,
             by=by or None,
+            holder=holder or None,
+            held_since=_rounded(now) if holder else None,
             lease=length,
             lease_until=until,
         )
@@ -317,17 +344,21 @@ class Series:
         fields = data if isinstance(data, dict) else {}
         active, paused, revision = (fields.get(key) for key in ("active_issue", "paused", "revision"))
         active = active if is_issue(active) else None
-        forced = fields.get("forced")
+        forced, holder, since = (fields.get(key) for key in ("forced", "holder", "held_since"))
+        held = active is not None and isinstance(holder, str) and holder != "" and _from_iso(since) is not None
         return cls(
             name,
             active=active,
             forced=(active,) if active is not None and isinstance(forced, list) and active in forced else (),
+            holder=holder if held else None,
+            held_since=_from_iso(since) if held else None,
             revision=revision if type(revision) is int and revision > 0 else 1,
             paused=paused if isinstance(paused, str) and paused else None,
         )
 
 
-_NO_ACTIVE_ITEM: dict[str, Any] = dict.fromkeys(("active", "since", "claim_id", "by", "lease", "lease_until"))
+_OF_THE_ACTIVE_ITEM = ("active", "since", "claim_id", "by", "lease", "lease_until", "holder", "held_since")
+_NO_ACTIVE_ITEM: dict[str, Any] = dict.fromkeys(_OF_THE_ACTIVE_ITEM)
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -362,15 +393,17 @@ class Form(NamedTuple):
 _KEYS = {"claim": "claim_id"}
 """Keys of a document whose field has another name, beside ``series`` and the active item."""
 
-_TIMES = ("since", "lease_until")
-_TEXTS = ("claim", "by", "paused")
+_TIMES = ("since", "lease_until", "held_since")
+_TEXTS = ("claim", "by", "paused", "holder")
+_ONLY_ACTIVE = {"since", "claim", "by", "lease_until", "holder"}
 _SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases", "forced"}
 
 
 def encode(series: Series, form: Form) -> JsonObject:
     """The document of a series."""
     sometimes = {
-        key: getattr(series, _KEYS.get(key, key)) for key in ("since", "claim", "by", "lease", "lease_until", "paused")
+        key: getattr(series, _KEYS.get(key, key))
+        for key in ("since", "claim", "by", "holder", "held_since", "lease", "lease_until", "paused")
     }
     sometimes["leases"] = [list(pair) for pair in series.leases] or None
     sometimes["forced"] = list(series.forced) or None
@@ -458,10 +491,12 @@ def _fit(data: Mapping[str, Any], form: Form) -> bool:
     active, queue, revision = data[form.active], data["queue"], data["revision"]
     if revision < 1:  # an unused series
         return revision == 0 and active is None and not queue and not _SOMETIMES & set(data)
+    if ("holder" in data) != ("held_since" in data):
+        return False
     if active is not None:
         return len({active, *queue}) == len(queue) + 1 and ("lease_until" not in data or "lease" in data)
     queue_allowed = not queue or form.may_wait_unblocked or "paused" in data
-    return queue_allowed and len(set(queue)) == len(queue) and not {"since", "claim", "by", "lease_until"} & set(data)
+    return queue_allowed and len(set(queue)) == len(queue) and not _ONLY_ACTIVE & set(data)
 
 
 def parse_text(text: str, name: str) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.core.series.machine import Item, Series, UnreadableSeries
-from asterism.series.claims import Claim, signed
+from asterism.series.claims import Claim, is_other, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
 from asterism.series.github.assignment import LockExpired
 from asterism.series.github.discovery import BadPattern, SeriesMatcher
@@ -81,9 +81,10 @@ class IssueClaims:
     ) -> Outcome:
         """As ``claim`` of ``asterism.series.claims``. Raises NotClaimable too."""
         series = await _read(register, name)  # before the issue: it tells whether the repository exists
-        issue = await self._check_claimable(wanted.item)
-        if not wanted.force and wanted.item not in series.forced:
-            await self._check_series(name, issue)
+        if wanted.item is not None:
+            issue = await self._check_claimable(wanted.item)
+            if not wanted.force and wanted.item not in series.forced:
+                await self._check_series(name, issue)
         await self._check_ahead(series, wanted.item)
         while True:
             gone = {number: reason for number, reason in self._checked.items() if reason is not None}
@@ -95,7 +96,7 @@ class IssueClaims:
             # another issue may have become active since the check
             if not await self._check_ahead(after, wanted.item):
                 if counts is not None:
-                    counts.duplicate_prevented += after.active not in (None, wanted.item)
+                    counts.duplicate_prevented += is_other(after, wanted)
                 return outcome
 
     async def _check_claimable(self, item: Item) -> Mapping[str, Any]:
@@ -126,7 +127,7 @@ class IssueClaims:
             f"claimed in {name}; correct the name or the number, or put it into {name} all the same with --force"
         )
 
-    async def _check_ahead(self, series: Series, item: Item) -> bool:
+    async def _check_ahead(self, series: Series, item: Item | None) -> bool:
         """Read the active issue, and if it is gone the ones behind it, up to the first open one.
 
         Returns whether a gone issue was found that was not known before."""
