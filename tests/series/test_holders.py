@@ -1,4 +1,4 @@
-"""Claims with a name: an issue belongs to its holder, whoever else claims it, and each issue is taken once."""
+"""Claims with a name: an issue belongs to the holder that claimed it first, and each issue is taken once."""
 
 from __future__ import annotations
 

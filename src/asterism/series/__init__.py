@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from asterism.series.claims import Release as Release
     from asterism.series.claims import claim as claim
     from asterism.series.claims import release as release
+    from asterism.series.claims import take_next as take_next
     from asterism.series.compare_and_swap import Contended as Contended
     from asterism.series.compare_and_swap import Outcome as Outcome
     from asterism.series.compare_and_swap import RetryOptions as RetryOptions

@@ -7,6 +7,7 @@ that make one, for ``update`` itself.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
@@ -16,6 +17,9 @@ from asterism.core.lazy_dataclass import dataclass
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
 from asterism.series.register import NotClaimable, SeriesRegister, read_all
+
+WAIT_PAUSE, LONGEST_WAIT_PAUSE = 0.2, 5.0
+"""The first and the longest pause between two looks for the next item, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,27 +150,35 @@ async def take_next(
     by: str | None = None,
     lease: float | None = None,
     reason: str = "",
+    wait: float = 0.0,
     make: Callable[..., Awaitable[Outcome]] | None = None,
     retry: RetryOptions | None = None,
     counts: UpdateCounts | None = None,
 ) -> Outcome | None:
     """Claim the next item that ``holder`` may have: in one series, or in the first of all that has one. An item that
-    they hold already comes first, so a repeated call returns the same item. None if there is none. ``make`` claims
-    instead of ``claim``. Raises as ``update`` does; of all series, those that cannot be read are left out."""
-    if name is not None:
-        names = [name]
-    else:
-        readable = {key: _readable(key, seen.text) for key, seen in (await read_all(register)).items()}
-        states = {key: series for key, series in readable.items() if series is not None}
-        now = register.clock()
-        names = [key for key, series in states.items() if next_item(series.expire(now), holder) is not None]
-        names.sort(key=lambda key: states[key].holder != holder)
-    for each in names:
-        wanted = Claim(None, by or holder, lease, reason=reason, holder=holder)
-        outcome = await (make or claim)(register, each, wanted, retry=retry, counts=counts)
-        if outcome.after.active is not None and outcome.after.holder == holder:
-            return outcome
-    return None
+    they hold already comes first, so a repeated call returns the same item. None if there is none: at once if no series
+    has items, otherwise after ``wait`` seconds. ``make`` claims instead of ``claim``, and decides itself whether there
+    is one. Raises as ``update`` does; of all series, those that cannot be read are left out."""
+    clock, chance, pause = asyncio.get_running_loop().time, (retry or RetryOptions()).chance, WAIT_PAUSE
+    end = clock() + wait
+    while True:
+        seen = {name: await register.read(name)} if name is not None else await read_all(register)
+        states = {key: _readable(key, snapshot.text) for key, snapshot in seen.items()}
+        own = sorted(states, key=lambda key: (series := states[key]) is None or series.holder != holder)
+        for key in own:
+            series, now = states[key], register.clock()
+            if name is None and (series is None or (make is None and next_item(series.expire(now), holder) is None)):
+                continue
+            wanted = Claim(None, by or holder, lease, reason=reason, holder=holder)
+            outcome = await (make or claim)(register, key, wanted, retry=retry, counts=counts)
+            if outcome.after.active is not None and outcome.after.holder == holder:
+                return outcome
+        left = end - clock()
+        empty = all(series is not None and series.active is None and not series.queue for series in states.values())
+        if empty or left <= 0:
+            return None
+        await asyncio.sleep(min(left, chance.uniform(pause / 2, pause)))
+        pause = min(2 * pause, LONGEST_WAIT_PAUSE)
 
 
 def _readable(name: str, text: str | None) -> Series | None:

@@ -4,7 +4,6 @@ The functions on a register serve commands on git remotes and on GitHub, too."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -30,9 +29,6 @@ from asterism.series.register import (
 
 if TYPE_CHECKING:
     from asterism.api.system import LocalSystem
-
-WAIT_PAUSE, LONGEST_WAIT_PAUSE = 0.2, 5.0
-"""The first and the longest pause between two looks for an issue, in seconds."""
 
 MOST_CHANGES = 50
 """How many of the last changes of a series are shown with it."""
@@ -162,44 +158,31 @@ async def next_issue(
     request: declared.TakeNextIssue,
     by: str,
     *,
-    counts: UpdateCounts | None = None,
     make: Callable[..., Awaitable[Outcome]] | None = None,
 ) -> documents.NextIssue:
-    """Claim the next issue, or wait for one. ``make`` claims instead of ``claim``. Raises as ``update`` does, and
-    UnreadableSeries if the series of the request cannot be read."""
+    """Claim the next issue, or wait for one. Raises as ``take_next`` does."""
     target = DryRunRegister(register) if request.dry_run else register
-    retry = RetryOptions.limited(request.tries, request.deadline)
-    clock = asyncio.get_running_loop().time
-    end, pause = clock() + request.wait, WAIT_PAUSE
-    while True:
-        taken = await take_next(
-            target,
-            request.holder,
-            request.series,
-            by=by,
-            lease=request.lease,
-            reason=request.reason,
-            make=make,
-            retry=retry,
-            counts=counts,
-        )
-        now = register.clock()
-        if taken is not None:
-            shown = _series(taken.after, now)
-            return documents.NextIssue(
-                issue=taken.after.active, series=shown, changed=taken.changed, others=[], now=now
-            )
-        every = (await all_series(register)).items
-        others = [
-            shown
-            for shown in every
-            if request.series in (None, shown.name) and (shown.active is not None or shown.queue or shown.problem)
-        ]
-        left = end - clock()
-        if not others or left <= 0:
-            return documents.NextIssue(issue=None, series=None, changed=False, others=others, now=now)
-        await asyncio.sleep(min(left, retry.chance.uniform(pause / 2, pause)))
-        pause = min(2 * pause, LONGEST_WAIT_PAUSE)
+    taken = await take_next(
+        target,
+        request.holder,
+        request.series,
+        by=by,
+        lease=request.lease,
+        reason=request.reason,
+        wait=request.wait,
+        make=make,
+        retry=RetryOptions.limited(request.tries, request.deadline),
+    )
+    now = register.clock()
+    if taken is not None:
+        shown = _series(taken.after, now)
+        return documents.NextIssue(issue=taken.after.active, series=shown, changed=taken.changed, others=[], now=now)
+    others = [
+        shown
+        for shown in (await all_series(register)).items
+        if request.series in (None, shown.name) and (shown.active is not None or shown.queue or shown.problem)
+    ]
+    return documents.NextIssue(issue=None, series=None, changed=False, others=others, now=now)
 
 
 # -- on a store --------------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from asterism.cli.series.series_context import (
     holding_options,
     issue_number,
     login,
+    metrics_option,
     no_such_series,
     outcome_of,
     print_outcome,
@@ -71,6 +72,7 @@ def series() -> None:
 @option("--force", "Claim an issue whose title names another series; the state records it.")
 @option("--assign LOGIN", "With --github: assign it too if it is active.", to="assignee", type=login)
 @holding_options("Whose the claim is: another name gets 75. Without it the claim is nobody's.")
+@metrics_option
 def claim(
     name: str, issue: int, lease: float | None, renew: bool, force: bool, assignee: str | None, **option_values: Any
 ) -> int:
@@ -238,6 +240,7 @@ def status(name: str | None, **option_values: Any) -> int:
 @issue_option
 @option("--no-promote", "Leave the series without an active issue, even if issues wait.")
 @holding_options("Release it only if no other name holds it. Without it anybody's claim is released.")
+@metrics_option
 def release(name: str, issue: int, no_promote: bool, **option_values: Any) -> int:
     """Take an issue out of its series, and make the next one of the queue active.
 

@@ -159,24 +159,24 @@ limit_options = options(
 retry_options = options(by_option, limit_options)
 """The author and the limits of a change."""
 
-_more_options = options(
+_changing_options = options(
     register_options,
     limit_options,
     option("--reason TEXT", "The reason, for the history.", type=utf8_text, default=""),
-    option(
-        "--metrics FILE",
-        "Write metrics as JSON, and add them to the totals in the file.",
-        type=click.Path(dir_okay=False, path_type=Path),
-    ),
+)
+metrics_option = option(
+    "--metrics FILE",
+    "Write metrics as JSON, and add them to the totals in the file.",
+    type=click.Path(dir_okay=False, path_type=Path),
 )
 
-change_options = options(by_option, _more_options)
+change_options = options(by_option, _changing_options, metrics_option)
 """The options of every command that changes a series."""
 
 
 def holding_options(text: str) -> Callable[[Any], Any]:
-    """The same, for a command whose ``--by`` also names a holder; ``text`` says what that means."""
-    return options(option("--by NAME", text, type=utf8_text), _more_options)
+    """The same without metrics, for a command whose ``--by`` also names a holder; ``text`` says what that means."""
+    return options(option("--by NAME", text, type=utf8_text), _changing_options)
 
 
 # -- the register ------------------------------------------------------------------------------------------------------
