@@ -139,7 +139,7 @@ def _surplus(gone: Iterable[Session]) -> list[str]:
     return [session.id for session in newest_first[MAX_ENDED_SESSIONS:]]
 
 
-def _parse_session(announced: object, peer: str, now: float, max_timeout: float) -> Session | None:
+def _parse_session(announced: Any, peer: str, now: float, max_timeout: float) -> Session | None:
     """None if it is not a valid device."""
     match announced:
         case {

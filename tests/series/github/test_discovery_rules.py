@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asterism.series.github.discovery import EARLIER_PATTERNS
 from asterism.series.register import STATE_FILE
 from tests.series.github.github_fixtures import SERIES, assigned, merged, state, sync, synced, view, world_of
 from tests.series.github.github_server import GitHubServer
@@ -122,3 +123,15 @@ def test_a_series_of_which_nobody_said_by_what_it_is_found_is_left_alone_if_noth
     report = sync(server)
     assert (report.status, report.tracking, view(server, number)["active_issue"]) == ("in step", number, 1)
     assert rules(server)["label"] is None
+
+
+def test_a_series_that_the_default_pattern_of_an_earlier_version_found_is_not_left_alone(server):
+    sync(server)
+    ref = f"refs/asterism/tracking/{SERIES}"
+    kept = json.loads(server.call(lambda world: world.documents("refs/asterism/tracking/"))[SERIES])
+    kept["found_by"]["pattern"] = next(iter(EARLIER_PATTERNS))
+    for number in (2, 3, 1):
+        merged(server, number)
+    server.call(lambda world: world.write_document(ref, json.dumps(kept), STATE_FILE))
+    report = sync(server)
+    assert (report.status, report.state.active, sorted(report.left)) == ("in step", None, [1, 2, 3])

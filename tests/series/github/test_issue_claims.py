@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.claims import Claim
+from asterism.series.claims import Claim, take_next
 from asterism.series.claims import claim as claim_in_register
 from asterism.series.compare_and_swap import Outcome, UpdateCounts, update
 from asterism.series.github.issue_claims import ClaimAfterDepartures, IssueClaims
@@ -92,6 +92,24 @@ def test_the_head_of_the_queue_may_claim_its_turn(server):
     queued(server, 1, 2, 3)
     merged(server, 1)
     assert claimed(server, 2)[0].after.active == 2
+
+
+def test_the_next_issue_is_one_that_is_open(server):
+    queued(server, 1, 2, 3)
+    closed_by_hand(server, 1)
+    deleted(server, 2)
+
+    async def next_of(holder: str) -> Outcome | None:
+        register = opened(server)
+        try:
+            return await take_next(register, holder, make=IssueClaims(register.client).claim, retry=QUICK)
+        finally:
+            await register.close()
+
+    outcome = asyncio.run(next_of("ann"))
+    assert outcome is not None
+    assert (outcome.after.active, outcome.after.holder, outcome.after.queue) == (3, "ann", ())
+    assert asyncio.run(next_of("bob")) is None
 
 
 def test_an_open_active_issue_is_waited_for_as_before(server):

@@ -51,6 +51,7 @@ from asterism.cli.series.series_sync_commands import serve, sync
 if TYPE_CHECKING:
     from asterism.api.documents import NextIssue
     from asterism.core.series.machine import Live
+    from asterism.series.claims import Claim
     from asterism.series.compare_and_swap import Outcome
     from asterism.series.register import SeriesRegister
 
@@ -310,9 +311,13 @@ def _next_elsewhere(place: SeriesPlace) -> Any:
     client = getattr(place.register, "client", None) if isinstance(place, RegisterSeries) else None
     if client is None:
         return None
-    from asterism.series.github.issue_claims import IssueClaims
 
-    return IssueClaims(client).claim
+    async def make(target: SeriesRegister, name: str, wanted: Claim, **limits: Any) -> Outcome:
+        from asterism.series.github.issue_claims import IssueClaims
+
+        return await IssueClaims(client).claim(target, name, wanted, **limits)
+
+    return make
 
 
 def _next_json(taken: NextIssue) -> Any:

@@ -170,9 +170,9 @@ def _are_rules(rules: Any) -> bool:
     return all(isinstance(rules.get(key), str) for key in ("pattern", "label_pattern"))
 
 
-def _present_rules(rules: dict[str, Any]) -> Rules:
+def _present_rules(rules: Any) -> Rules:
     """The rules with the present default title pattern in place of an earlier one, which found nothing else."""
-    return {**rules, "pattern": TITLE_PATTERN} if rules["pattern"] in EARLIER_PATTERNS else rules
+    return {**rules, "pattern": TITLE_PATTERN if rules["pattern"] in EARLIER_PATTERNS else rules["pattern"]}
 
 
 def other_rules_reason(rules: Rules | None) -> str:
