@@ -11,7 +11,7 @@ import pytest
 
 from asterism.api.local.series_handlers import next_issue
 from asterism.api.series_operations import TakeNextIssue
-from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.core.series.machine import Series
 from asterism.series.claims import Claim, Release, claim, release, take_next
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
@@ -121,14 +121,3 @@ def test_a_lease_that_runs_out_ends_the_hold() -> None:
     assert Claim(1, holder="bob")(held, 150.0) is held
     taken = Claim(1, holder="bob")(held, 170.0)
     assert (taken.active, taken.holder, taken.held_since) == (1, "bob", 170.0)
-
-
-def test_a_holder_without_a_time_and_a_holder_of_nothing_are_unreadable() -> None:
-    held = Claim(1, holder="ann")(Series(NAME), 100.0)
-    assert Series.from_text(held.to_text(), NAME) == held
-    assert Series.salvaged(held.to_text().replace('"queue": []', '"queue": 0'), NAME).holder == "ann"
-    for wrong in ({"held_since": None}, {"active_issue": None}, {"holder": ""}):
-        document = {key: value for key, value in {**held.to_document(), **wrong}.items() if key not in wrong or value}
-        document.setdefault("active_issue", None)
-        with pytest.raises(UnreadableSeries):
-            Series.from_document(document)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, candidate_of
 from asterism.core.run.run import Owner
-from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, VIA, Session, election_ranks
+from asterism.core.run.session import ABROAD, ENDED, OPEN, PATH, REPLACED, VIA, Session, election_ranks
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -228,3 +228,10 @@ def test_the_process_of_a_plan_that_has_left_does_not_come_back() -> None:
     assert process.changed(state=ENDED).is_past_process
     assert not Session("s", "laptop", 1.0, state=ENDED).is_past_process
     assert "plan" not in process.expression_names()
+
+
+def test_a_relayed_device_has_a_path_which_no_device_reports() -> None:
+    relayed = session(host=f"{VIA}hall", state=ABROAD, profile={PATH: ["garage", "hall"], "os": "linux"})
+    assert relayed.path == ("garage", "hall")
+    assert PATH not in relayed.expression_names()
+    assert session(profile={PATH: ["garage"]}).path == ()

@@ -25,6 +25,7 @@ class SeriesMachine(RuleBasedStateMachine):
         self.line: list[Item] = []
         self.paused = False
         self.until: float | None = None
+        self.holder: str | None = None
         self.asked: dict[Item, float] = {}
         self.came: set[Item] = set()
         self.left: set[Item] = set()
@@ -39,7 +40,7 @@ class SeriesMachine(RuleBasedStateMachine):
 
     def seated(self, item: Item | None, lease: float | None) -> None:
         """Without a lease of its own it has the one it asked for while it waited."""
-        self.at = item
+        self.at, self.holder = item, None
         self.line = [other for other in self.line if other != item]
         lease = self.asked.get(item) if lease is None and item is not None else lease
         self.until = None if lease is None or item is None else self.now + lease
@@ -55,18 +56,23 @@ class SeriesMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now = round(self.now + seconds, 3)
 
-    @rule(item=ITEMS, lease=st.sampled_from([None, None, 1.0, 50.0]))
-    def claim(self, item: Item, lease: float | None) -> None:
+    @rule(item=ITEMS, lease=st.sampled_from([None, None, 1.0, 50.0]), holder=st.sampled_from([None, "ann", "bob"]))
+    def claim(self, item: Item, lease: float | None, holder: str | None) -> None:
         known = item == self.at or item in self.line
         free = self.at is None and not self.paused
         its_turn = free and (not self.line or self.line[0] == item)
-        sets = lease is not None and (self.until is None if item == self.at else self.asked.get(item) != lease)
-        after = self.series.claim(item, self.now, f"c{self.now}", lease, "ann")
-        self.became(after, same=known and not its_turn and not sets)
+        kept_from = item == self.at and None not in (holder, self.holder) and holder != self.holder
+        takes = item == self.at and holder is not None and self.holder is None
+        anew = self.until is None or takes
+        sets = lease is not None and not kept_from and (anew if item == self.at else self.asked.get(item) != lease)
+        after = self.series.claim(item, self.now, f"c{self.now}", lease, "ann", holder)
+        self.became(after, same=known and not its_turn and not sets and not takes)
         if item == self.at:
+            self.holder = self.holder or holder
             self.until = self.now + lease if sets and lease is not None else self.until
         elif its_turn:
             self.seated(item, lease)
+            self.holder = holder
             assert (self.series.since, self.series.claim_id, self.series.by) == (self.now, f"c{self.now}", "ann")
         else:
             self.line += [] if known else [item]
@@ -169,6 +175,7 @@ class SeriesMachine(RuleBasedStateMachine):
         assert (series.active, list(series.queue)) == (self.at, self.line)
         assert (series.paused is not None) == self.paused
         assert series.lease_until == self.until
+        assert (series.holder, series.held_since is None) == (self.holder, self.holder is None)
         assert series.leases == tuple((item, self.asked[item]) for item in self.line if item in self.asked)
 
     @invariant()

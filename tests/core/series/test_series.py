@@ -457,3 +457,31 @@ def test_what_is_salvaged_goes_on_where_the_history_ends() -> None:
     assert Series("X").active_since(None, 1.0) == Series("X")
     assert before.active_since(1, None) is before
     assert before.counted_from(1) is before
+
+
+# -- holders -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_name_that_claims_the_active_item_holds_it() -> None:
+    held = Series("films").claim("r1", 100.0, lease=60.0, holder="ann")
+    assert (held.holder, held.held_since, held.revision) == ("ann", 100.0, 1)
+    assert held.claim("r1", 110.0, lease=900.0, holder="bob") is held
+    assert held.claim("r1", 110.0) is held
+    assert [held.is_held_from(name) for name in (None, "ann", "bob")] == [False, False, True]
+    promoted = held.claim("r2", 120.0, lease=10.0, holder="bob").leave("r1", 130.0)
+    assert (promoted.active, promoted.holder, promoted.lease_until) == ("r2", None, 140.0)
+    taken = promoted.claim("r2", 135.0, lease=100.0, holder="carl")
+    assert (taken.holder, taken.held_since, taken.since, taken.lease_until) == ("carl", 135.0, 130.0, 235.0)
+    assert taken.expire(300.0).holder is None
+
+
+def test_a_holder_is_read_back_and_salvaged_and_one_of_nothing_is_unreadable() -> None:
+    held = Series("films").claim(1, 100.0, holder="ann")
+    assert Series.from_text(held.to_text(), "films") == held
+    remains = Series.salvaged(held.to_text().replace('"queue": []', '"queue": 0'), "films")
+    assert (remains.holder, remains.held_since) == ("ann", 100.0)
+    document = held.to_document()
+    without_time = {key: value for key, value in document.items() if key != "held_since"}
+    for wrong in (without_time, {**document, "active_issue": None}, {**document, "holder": ""}):
+        with pytest.raises(UnreadableSeries):
+            Series.from_document(wrong)
