@@ -342,6 +342,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case(NAME, "--issue", "1"),
             case("RFC-1", "--issue", NAME),
         ],
+        "series next": [case("RFC-1", *by), case(*by), case(NAME, "--by", NAME, "--dry-run")],
         "series status": [case("RFC-1"), case(), case(NAME)],
         "series front": [
             case("RFC-1", "--issue", "3", *by, quiet="numbers alone"),

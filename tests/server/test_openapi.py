@@ -192,6 +192,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/schedules/{schedule}/backfill/cancel", {}, schedule="p")
         await ask("DELETE", "/schedules/{schedule}", schedule="s")
         await ask("POST", "/series/{series}/claim", {"issue": 1}, series="RFC")
+        await ask("POST", "/series/next", {"holder": "ann"})
         await ask("POST", "/series/{series}/front", {"issue": 1}, series="RFC")
         await ask("POST", "/series/{series}/release", {"issue": 1, "reason": "done"}, series="RFC")
         for action in ("promote", "pause", "resume", "rebuild"):
