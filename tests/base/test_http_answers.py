@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import threading
 import tracemalloc
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,7 +20,7 @@ import pytest
 
 from asterism import AsyncClient, Client, Constellation, LocalDevice, Orchestrator, Task
 from asterism.base import http_answers
-from asterism.base.http_answers import AnswerRefused, bound_answer, bound_hook
+from asterism.base.http_answers import AnswerRefused, bound_answer, bound_hook, read_answer
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import SizeLimit
@@ -243,6 +245,23 @@ async def test_a_client_that_a_library_reads_is_bounded_by_a_hook(server: Any, l
             await client.get(server.url)
         server.body = gzip.compress(b"short")
         assert (await client.get(server.url)).text == "short"
+
+
+async def test_an_answer_that_was_read_does_not_wait_for_the_collector(server: Any) -> None:
+    """A large file comes in many answers: each is gone when it was read."""
+    server.headers, server.body = [], TEXT
+    gc.collect()
+    gc.disable()
+    try:
+        async with httpx.AsyncClient(event_hooks={"response": [bound_hook(1 << 20)]}) as client:
+            answers = [weakref.ref(await client.get(server.url)) for _ in range(3)]
+            async with client.stream("GET", server.url) as answer:
+                answers.append(weakref.ref(answer))
+                await read_answer(answer)
+            del answer
+        assert [answer() for answer in answers] == [None] * 4
+    finally:
+        gc.enable()
 
 
 def test_a_stream_whose_parts_are_counted_elsewhere_has_no_limit(server: Any) -> None:

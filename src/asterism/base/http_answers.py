@@ -181,9 +181,13 @@ def _stream_class(name: str) -> Any:
                 self._decoder.finish()
 
         def close(self) -> None:
-            self._inner.close()
+            inner, self._inner = self._inner, ()
+            if inner:
+                inner.close()
 
         async def aclose(self) -> None:
-            await self._inner.aclose()
+            inner, self._inner = self._inner, ()  # it refers to the response: the two would wait for the collector
+            if inner:
+                await inner.aclose()
 
     return BoundedStream
