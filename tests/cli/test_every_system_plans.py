@@ -328,3 +328,6 @@ def test_files_are_read_with_the_scope_to_observe_only(tmp_path: Path) -> None:
         for bearer, status in ((scene.env["ASTERISM_TOKEN"], 200), (refused["ASTERISM_TOKEN"], 403), ("", 401)):
             headers = {"authorization": f"Bearer {bearer}"} if bearer else {}
             assert httpx.get(part, headers=headers, trust_env=False).status_code == status
+        headers = {"authorization": f"Bearer {scene.env['ASTERISM_TOKEN']}"}
+        beyond = httpx.get(f"{part}&offset={10**15}", headers=headers, trust_env=False)
+        assert (beyond.status_code, "it ends before" in beyond.json()["detail"]) == (416, True)

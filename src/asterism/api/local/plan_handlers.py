@@ -175,6 +175,8 @@ async def read_file(system: LocalSystem, request: declared.ReadFile) -> document
         entry = next((entry for entry in entries.get(request.output, ()) if entry.path == request.path), None)
         if entry is None or artifacts is None:
             return None
+        if request.offset > entry.size:
+            raise RequestRefused(416, f"{entry.path!r} has {entry.size:,} bytes: it ends before {request.offset:,}")
         with artifacts.open_file(entry, request.offset) as file:
             data = base64.b64encode(file.read(request.limit)).decode()
         return documents.FilePart(offset=request.offset, size=entry.size, sha256=entry.sha256, data=data)
