@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import random
 import threading
@@ -604,6 +605,88 @@ async def test_a_run_does_not_end_with_a_damaged_list_of_files(text: str) -> Non
         assert (await here.fleet.run(here.run.id)).status == "processing"
 
 
+def listed(*entries: tuple[str, int, str]) -> list[bytes]:
+    """A list of files as a device makes it, of their paths, sizes and hashes."""
+    return [json.dumps({"film": [[path, size, name, 420] for path, size, name in entries]}).encode()]
+
+
+async def refusal(here: Scene, *entries: tuple[str, int, str]) -> str:
+    """Why a run does not end with these files; empty if it does."""
+    answer = await complete(here, (await here.put(listed(*entries))).name)
+    return str(answer.get("message", ""))
+
+
+async def test_a_run_names_only_files_that_were_sent_for_it_or_given_to_it() -> None:
+    """Who knows a hash must not read its content in the next run."""
+    hidden, given = hashlib.sha256(b"of others").hexdigest(), hashlib.sha256(b"given").hexdigest()
+    manifest = listed(("given", 5, given))
+    reference = {"files_from": "a.b", "manifests": [hashlib.sha256(manifest[0]).hexdigest()]}
+    async with scene(run_input=lambda fleet: {"files": reference}) as here:
+        await here.fleet.workflows.add(Workflow("work", call="tests:work"))
+        place = await here.place()
+        for content in ([b"of others"], [b"given"], manifest):
+            place.put(content)
+        why = await refusal(here, ("mine", 9, hidden))
+        assert why.startswith("'mine' is no file that this device has sent or that the run was given: ")
+        answer = await complete(here, place.put(listed(("given", 5, given), ("b", 5, given))).name)
+        assert answer["message"].startswith("the list of its files was not sent for this run")
+        assert (await here.fleet.run(here.run.id)).status == "processing"
+        await here.put([b"of others"])
+        assert await refusal(here, ("mine", 9, hidden), ("taken", 5, given)) == ""
+
+
+async def test_what_was_sent_counts_after_the_server_was_started_again() -> None:
+    async with scene() as here:
+        await here.fleet.workflows.add(Workflow("work", call="tests:work"))
+        await here.put()
+        manifest = await here.put(listed(("film", len(CONTENT), NAME)))
+        routes = GatewayRoutes(here.fleet, Bodies(Limits()))
+        here.connection._transport = HttpTransport(
+            "http://server", inner=httpx.ASGITransport(Starlette(routes=routes.routes))
+        )
+        assert await complete(here, manifest.name) == {}
+        await here.connection._transport.close()
+        await routes.close()
+
+
+async def test_sizes_are_compared_and_repetitions_count() -> None:
+    async with scene(device_bytes=3 * len(CONTENT)) as here:
+        await here.fleet.workflows.add(Workflow("work", call="tests:work"))
+        await here.put()
+        assert await refusal(here, ("film", 5, NAME)) == f"'film' has {len(CONTENT):,} bytes, not 5"
+        many = [(f"{number}", len(CONTENT), NAME) for number in range(4)]
+        assert "device_bytes" in await refusal(here, *many)
+        assert (await here.fleet.run(here.run.id)).status == "processing"
+        assert await refusal(here, *many[:2]) == ""
+
+
+async def test_a_list_of_too_many_files_is_refused() -> None:
+    async with scene() as here:
+        await here.put()
+        why = await refusal(here, *((f"{number}", len(CONTENT), NAME) for number in range(10_001)))
+        assert why == "it has made 10,001 files; 10,000 are allowed: pack them into an archive"
+        large = await here.put([b" " * (5 << 20)])
+        assert "the list of its files is longer than" in (await complete(here, large.name))["message"]
+
+
+async def test_a_message_ends_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each end with files reads their list, however often a message repeats it."""
+    async with scene() as here:
+        await here.fleet.workflows.add(Workflow("work", call="tests:work"))
+        await here.put()
+        manifest = (await here.put(listed(("film", len(CONTENT), NAME)))).name
+        step = {"do": "complete", "grant": here.token, "output": None, "files": manifest}
+        opened = list[str]()
+        opening = ContentFolder.open
+        monkeypatch.setattr(
+            ContentFolder, "open", lambda self, name, *rest: opened.append(name) or opening(self, name, *rest)
+        )
+        first, *others = (await here.ask("steps", {"steps": [step] * 40}))["steps"]
+        assert first == {}
+        assert others == [{"error": "invalid", "message": "a message ends a run once"}] * 39
+        assert opened == [manifest]
+
+
 # -- the cache of the device -------------------------------------------------------------------------------------------
 
 
@@ -662,3 +745,18 @@ async def test_files_pass_from_run_to_run_on_a_device_without_a_store() -> None:
         pack = Workflow("pack", shell="cat out/*", outputs={})
         taken = await fleet.wait((await fleet.create(pack, {"frames": frames})).id)
         assert (taken.status, taken.output) == ("completed", "onetwo")
+
+
+async def test_files_of_work_that_failed_are_kept() -> None:
+    async with served() as (fleet, app), device(fleet, app):
+        test = Workflow("test", shell="echo report > r.xml; exit 3", outputs={"junit": "r.xml", "log": "*.log"})
+        failed = await fleet.wait((await fleet.create(test)).id)
+        assert failed.error == "CommandFailed: the command exited with 3"
+        assert failed.files is not None
+        files = Artifacts(await fleet.artifacts()).stored_files(failed.files)
+        assert [(file.path, file.read()) for file in files["junit"]] == [("r.xml", b"report\n")]
+        assert files["log"] == ()
+        late = Workflow("late", shell="echo report > r.xml; sleep 100", outputs={"junit": "r.xml"}, timeout=1)
+        failed = await fleet.wait((await fleet.create(late)).id)
+        assert failed.error is not None
+        assert failed.files is not None, "what took too long has failed"

@@ -7,6 +7,7 @@ their size, and verified when they are read. A link that leaves the working fold
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import itertools
 import json
@@ -30,9 +31,17 @@ from asterism.core.plan.task_files import is_content_name
 CHUNK = 1 << 20
 """How many bytes of a file are in memory at once."""
 
-LARGEST_MANIFEST, ENTRY_SIZE = 32 << 20, 120
-"""How long a manifest is at most, in bytes: with short paths, it has some 200,000 files. An entry is about so much
-longer than its path."""
+MOST_FILES = 10_000
+"""How many files a task may make."""
+
+MOST_SEARCHED = 1_000_000
+"""How many paths the search for an output looks at."""
+
+LARGEST_MANIFEST, ENTRY_SIZE = 4 << 20, 120
+"""How long a manifest is at most, in bytes. An entry is about so much longer than its path."""
+
+LONGEST_READ = 32 << 20
+"""How long a manifest is at most that an earlier version has kept, in bytes."""
 
 _ALL_LIST = "the list of the files of a task"
 
@@ -100,21 +109,30 @@ class Artifacts:
     def keep_outputs(self, root: Path, outputs: Mapping[str, str], check: Callable[[], None] = lambda: None) -> str:
         """Keep the files in ``root`` that ``outputs`` name, and return the hash of their manifest; all of it is durable
         then. ``check`` is called again and again, and may raise. Raises ArtifactProblem and OSError."""
-        paths = {name: matching_files(root, name, pattern) for name, pattern in outputs.items()}
-        self._check_size(paths)
+        return self._keep_paths(
+            root, {name: matching_files(root, name, outputs[name], check) for name in outputs}, check
+        )
+
+    def keep_what_exists(
+        self, root: Path, outputs: Mapping[str, str], check: Callable[[], None] = lambda: None
+    ) -> str | None:
+        """Keep the outputs of a task that failed, as far as they can be kept: an output that is missing has no files.
+        Returns None if there are none. Raises ArtifactProblem and OSError."""
+        paths: dict[str, list[str]] = {}
+        for name, pattern in outputs.items():
+            try:
+                paths[name] = matching_files(root, name, pattern, check)
+            except ArtifactProblem:
+                check()
+                paths[name] = []
+        return self._keep_paths(root, paths, check) if any(paths.values()) else None
+
+    def _keep_paths(self, root: Path, paths: Mapping[str, list[str]], check: Callable[[], None]) -> str:
+        _check_size(paths)
         every = dict.fromkeys(path for its in paths.values() for path in its)
         known = {path: self._keep(root, path, check) for path in every}
         manifest: JsonObject = {name: [list(known[path]) for path in its] for name, its in paths.items()}
         return self.content.put([json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()]).name
-
-    def _check_size(self, paths: Mapping[str, list[str]]) -> None:
-        """Refuse more files than a manifest may have, before the first of them is kept."""
-        listed = [path for its in paths.values() for path in its]
-        if sum(len(json.dumps(path)) + ENTRY_SIZE for path in listed) > LARGEST_MANIFEST:
-            text = (
-                f"the task has {len(listed):,} output files, whose list would be longer than {LARGEST_MANIFEST:,} bytes"
-            )
-            raise ArtifactProblem(f"{text}: pack them into an archive")
 
     def _keep(self, root: Path, path: str, check: Callable[[], None]) -> FileEntry:
         content = self.content.put(_FileChunks(root / path, check))
@@ -142,8 +160,8 @@ class Artifacts:
         if last is not None and last[0] == name:
             return last[1]
         with self._open(name, _ALL_LIST) as file:
-            data = b"".join(itertools.islice(chunks_of(file, lambda: None), LARGEST_MANIFEST // CHUNK + 1))
-        if len(data) <= LARGEST_MANIFEST and hashlib.sha256(data).hexdigest() != name:
+            data = b"".join(itertools.islice(chunks_of(file, lambda: None), LONGEST_READ // CHUNK + 1))
+        if len(data) <= LONGEST_READ and hashlib.sha256(data).hexdigest() != name:
             raise self._damaged(_ALL_LIST, name)
         try:
             manifest = _manifest(data)
@@ -154,7 +172,7 @@ class Artifacts:
 
     def names(self, manifest: str) -> set[str]:
         """The names of all content of a manifest, without its own. Raises ArtifactProblem."""
-        return {entry.sha256 for entries in self.manifest(manifest).values() for entry in entries}
+        return {entry.sha256 for entry in entries_of(self.manifest(manifest))}
 
     def stored_files(self, name: str) -> dict[str, tuple[StoredFile, ...]]:
         """The files of a manifest, to be read. Raises ArtifactProblem."""
@@ -180,8 +198,11 @@ class Artifacts:
             for chunk in chunks_of(source, check):
                 hashed.update(chunk)
                 file.write(chunk)
+            size = file.tell()
         try:
             self.verify(hashed, entry)
+            if size != entry.size:
+                raise ArtifactProblem(f"the file {entry.path!r} has {size:,} bytes, and its list says {entry.size:,}")
         except ArtifactProblem:
             target.unlink()
             raise
@@ -198,11 +219,26 @@ class Artifacts:
         return ArtifactProblem(f"{what} is damaged: {where} does not match its hash; restore it from a backup")
 
 
+def _check_size(paths: Mapping[str, list[str]]) -> None:
+    """Refuse more files than a manifest may have, before the first of them is kept."""
+    listed = [path for its in paths.values() for path in its]
+    if len(listed) > MOST_FILES:
+        raise _too_many("the task has made")
+    if sum(len(json.dumps(path)) + ENTRY_SIZE for path in listed) > LARGEST_MANIFEST:
+        text = f"the task has {len(listed):,} output files, whose list would be longer than {LARGEST_MANIFEST:,} bytes"
+        raise ArtifactProblem(f"{text}: pack them into an archive")
+
+
+def entries_of(manifest: Manifest) -> list[FileEntry]:
+    """All files of a manifest."""
+    return [entry for entries in manifest.values() for entry in entries]
+
+
 def _manifest(data: bytes) -> Manifest:
     """The manifest in a text. Raises ValueError, TypeError, AttributeError and RecursionError."""
     manifest = {output: tuple(FileEntry(*entry) for entry in entries) for output, entries in json.loads(data).items()}
     json.dumps(manifest, ensure_ascii=False).encode()  # without halves of characters, which no answer could contain
-    for entry in (entry for entries in manifest.values() for entry in entries):
+    for entry in entries_of(manifest):
         numbers = [type(number) is int and number >= 0 for number in (entry.size, entry.mode)]
         if not (stays_inside(entry.path) and is_content_name(entry.sha256) and all(numbers)):
             raise ValueError(entry)
@@ -215,13 +251,11 @@ def stays_inside(path: str) -> bool:
     return bool(pure.parts) and not pure.anchor and ".." not in pure.parts and "\0" not in path
 
 
-def matching_files(root: Path, name: str, pattern: str) -> list[str]:
+def matching_files(root: Path, name: str, pattern: str, check: Callable[[], None] = lambda: None) -> list[str]:
     """The paths of the files below ``root`` that a pattern matches, in order. Of a folder that it matches, these are
-    all files in it. Raises ArtifactProblem for what is not a file inside ``root``, or if there is none."""
-    _check_readable(root, name, pattern)
-    top = root.resolve()
-    found = (path for match in root.glob(pattern) for path in _files_at(match, top, root, name))
-    paths = sorted({path.relative_to(root) for path in found})
+    all files in it. ``check`` is called for each path. Raises ArtifactProblem for what is not a file inside ``root``,
+    for a folder that cannot be read, if there is no file, or if the search is too long."""
+    paths = sorted({path.relative_to(root) for path in _Search(root, name, check).files(pattern)})
     if not paths:
         raise ArtifactProblem(f"the task ended without its output {name!r}: no file matches {pattern!r}")
     for path in paths:
@@ -232,36 +266,103 @@ def matching_files(root: Path, name: str, pattern: str) -> list[str]:
     return [path.as_posix() for path in paths]
 
 
-def _check_readable(root: Path, name: str, pattern: str) -> None:
-    """Raise ArtifactProblem for a folder that cannot be read: a search for a pattern would leave it out in silence."""
+class _Search:
+    """The search for an output in ``root``. It visits each folder once, and looks at MOST_SEARCHED paths at most."""
 
-    def refuse(error: OSError) -> None:
-        path = Path(error.filename).relative_to(root).as_posix()
-        text = f"the output {name!r} cannot be searched: the folder {path!r} cannot be read ({error.strerror})"
-        raise ArtifactProblem(text) from None
+    def __init__(self, root: Path, name: str, check: Callable[[], None]) -> None:
+        self._root, self._top, self._name, self._check = root, root.resolve(), name, check
+        self._looked = self._count = 0
+        self._known: set[Path] = set()
 
-    fixed = itertools.takewhile(lambda part: not set("*?[") & set(part), pattern.split("/"))
-    top = root.joinpath(*fixed)
-    if top.is_dir():
-        for _ in os.walk(top, onerror=refuse):
-            pass
+    def files(self, pattern: str) -> Iterator[Path]:
+        for match in self._matches([part for part in pattern.split("/") if part not in ("", ".")]):
+            for path in self._files_at(match):
+                self._count += 1
+                if self._count > MOST_FILES:
+                    raise _too_many(f"the output {self._name!r} has")
+                yield path
+
+    def _matches(self, parts: list[str]) -> Iterator[Path]:
+        """What a pattern matches; ``**`` follows no links."""
+        stack, seen = [(self._root, 0)], set[tuple[Path, int]]()
+        while stack:
+            path, at = state = stack.pop()
+            if state in seen:
+                continue
+            seen.add(state)
+            if at == len(parts):
+                yield path
+                continue
+            if parts[at] == "**":
+                stack.append((path, at + 1))
+                stack += [(Path(entry), at) for entry in self._entries(path) if entry.is_dir(follow_symlinks=False)]
+            elif set("*?[") & set(parts[at]):
+                stack += [
+                    (Path(entry), at + 1) for entry in self._entries(path) if fnmatch.fnmatch(entry.name, parts[at])
+                ]
+            elif self._exists(path / parts[at]):
+                stack.append((path / parts[at], at + 1))
+
+    def _files_at(self, match: Path) -> Iterator[Path]:
+        """A file, or all files in a folder, also behind links, that were not found before."""
+        stack: list[tuple[Path, frozenset[Path]]] = [(match, frozenset())]
+        while stack:
+            path, above = stack.pop()
+            if path in self._known:
+                continue
+            self._known.add(path)
+            self._look()
+            real, relative = path.resolve(), path.relative_to(self._root).as_posix()
+            if not real.is_relative_to(self._top):
+                text = f"the output {self._name!r} has the link {relative!r}, which leaves the working folder"
+                raise ArtifactProblem(text)
+            if real in above:
+                raise ArtifactProblem(f"the output {self._name!r} has the link {relative!r} to a folder around it")
+            if real.is_dir():
+                stack += [(Path(entry), above | {real}) for entry in self._entries(path)]
+            elif real.is_file():
+                yield path
+            else:
+                raise ArtifactProblem(f"the output {self._name!r} has {relative!r}, which is not a file")
+
+    def _entries(self, path: Path) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    self._look()
+                    yield entry
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._unreadable(path, error) from None
+
+    def _exists(self, path: Path) -> bool:
+        self._look()
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._unreadable(path.parent, error) from None
+        return True
+
+    def _look(self) -> None:
+        self._check()
+        self._looked += 1
+        if self._looked > MOST_SEARCHED:
+            text = (
+                f"the search for the output {self._name!r} has looked at {MOST_SEARCHED:,} paths: name it more closely"
+            )
+            raise ArtifactProblem(text)
+
+    def _unreadable(self, path: Path, error: OSError) -> ArtifactProblem:
+        folder = path.relative_to(self._root).as_posix()
+        text = f"the output {self._name!r} cannot be searched: the folder {folder!r} cannot be read ({error.strerror})"
+        return ArtifactProblem(text)
 
 
-def _files_at(path: Path, top: Path, root: Path, name: str, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """A file, or all files in a folder, also behind links. ``above`` are the folders around it."""
-    real = path.resolve()
-    relative = path.relative_to(root).as_posix()
-    if not real.is_relative_to(top):
-        raise ArtifactProblem(f"the output {name!r} has the link {relative!r}, which leaves the working folder")
-    if real in above:
-        raise ArtifactProblem(f"the output {name!r} has the link {relative!r} to a folder around it")
-    if real.is_dir():
-        for inner in path.iterdir():
-            yield from _files_at(inner, top, root, name, above | {real})
-    elif real.is_file():
-        yield path
-    else:
-        raise ArtifactProblem(f"the output {name!r} has {relative!r}, which is not a file")
+def _too_many(what: str) -> ArtifactProblem:
+    return ArtifactProblem(f"{what} more than {MOST_FILES:,} files: pack them into an archive")
 
 
 class _FileChunks:

@@ -26,6 +26,9 @@ server first.
 Each part and each end asks whether the grant still counts. An upload of a grant that is over is removed; what a device
 leaves otherwise goes after an hour, like content that no run refers to. A device reads the files of its input, and what
 it has sent itself.
+
+The list of files with which a run ends names only these, with their sizes, so that nobody reads content whose hash he
+knows. What a device has sent for a grant is in a file beside its uploads.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ import errno
 import hashlib
 import json
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +52,14 @@ from asterism.base.log_recorder import LONGEST_LINE
 from asterism.base.remembered import Remembered
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
 from asterism.core.run.run import Grant, Run
-from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
+from asterism.execution.artifacts import (
+    LARGEST_MANIFEST,
+    MOST_FILES,
+    ArtifactProblem,
+    Artifacts,
+    chunks_of,
+    entries_of,
+)
 from asterism.fleet.device.process_records import state_directory
 from asterism.fleet.device.run_inputs import manifests_in
 from asterism.fleet.fleet import Fleet
@@ -294,6 +304,8 @@ class DeviceFiles:
         self._fleet, self._store, self._storage = fleet, fleet.store, storage
         self._uploads: OrderedDict[tuple[str, Grant, str], Upload] = OrderedDict()
         self._readable: Remembered[Grant, frozenset[str]] = Remembered(READERS_REMEMBERED)
+        self._checked: Remembered[tuple[Grant, str], str] = Remembered(READERS_REMEMBERED)  # what is wrong, if anything
+        self._checking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by device
 
     async def close(self) -> None:
         await stopped(*(upload.ending for upload in self._uploads.values() if upload.ending is not None))
@@ -333,6 +345,7 @@ class DeviceFiles:
             if ending.exception() is not None:
                 upload.ending = None
             content = ending.result()
+            await asyncio.to_thread(self._record_sent, place, device, grant, content)
         self._readable[grant] = self._readable.get(grant, frozenset()) | {content.name}
         return content
 
@@ -360,23 +373,74 @@ class DeviceFiles:
             folder.sweep(self._store.clock() - BLOB_AGE)
         return folder.unfinished(hashlib.sha256(words.encode()).hexdigest()[:32])
 
+    def _record_sent(self, place: ContentStore, device: str, grant: Grant, content: Content) -> None:
+        """Remember what was sent for a grant. Blocks."""
+        with self._sent_path(place, device, grant).open("a") as file:
+            file.write(f"{content.name} {content.size}\n")
+
+    def _sent(self, place: ContentStore, device: str, grant: Grant) -> dict[str, int]:
+        """The sizes of the content that was sent for a grant, by name. Blocks."""
+        try:
+            text = self._sent_path(place, device, grant).read_text()
+        except FileNotFoundError:
+            return {}
+        return {words[0]: int(words[1]) for line in text.splitlines() if len(words := line.split()) == 2}
+
+    def _sent_path(self, place: ContentStore, device: str, grant: Grant) -> Path:
+        path = self._path(place, device, grant, "")
+        return path.with_name(path.name.replace(".new", ".sent"))
+
     def _forget(self, key: tuple[str, Grant, str]) -> None:
         upload = self._uploads.pop(key)
         if upload.ending is None:
             upload.remove()
 
-    async def check_kept(self, grant: Grant, manifest: str) -> None:
-        """Raises InvalidMessage unless all files of a manifest are here, before a run refers to them. What was sent for
-        the grant since this server was started is known to be."""
-        place, sent = await self._place(), self._readable.get(grant, frozenset())
-        with self._place_errors(place):
-            try:
-                missing = await asyncio.to_thread(_missing, place, manifest, sent)
-            except ArtifactProblem as problem:
-                raise InvalidMessage(str(problem)) from None
-        if missing:
+    async def check_kept(self, device: str, grant: Grant, manifest: str) -> None:
+        """Raises InvalidMessage unless a manifest names only content that the device has sent for its grant, or that
+        its run was given, with the right sizes. It is checked once, and one for a device at a time."""
+        async with self._checking[device]:
+            problem = self._checked.get((grant, manifest))
+            if problem is None:
+                place, run = await self._place(), await self._granted(grant)
+                given = {*_manifests(await self._fleet.blobs.fetch(run.input))}
+                with self._place_errors(place):
+                    more, why = await asyncio.to_thread(self._judge, place, device, grant, manifest, given)
+                await self._storage.admit_part(device, more)  # the same content at many paths
+                self._checked[grant, manifest] = problem = why
+        if problem:
+            raise InvalidMessage(problem)
+
+    def _judge(self, place: ContentStore, device: str, grant: Grant, manifest: str, given: set[str]) -> tuple[int, str]:
+        """How many bytes of the files of a manifest are repetitions of others, and what is wrong with it, if anything.
+        Blocks."""
+        sent, artifacts = self._sent(place, device, grant), Artifacts(place)
+        if sent.get(manifest, LARGEST_MANIFEST + 1) > LARGEST_MANIFEST:
+            what = "is longer than" if manifest in sent else "was not sent for this run; it has at most"
+            return 0, f"the list of its files {what} {LARGEST_MANIFEST:,} bytes"
+        known = dict(sent)
+        for name in given:
+            with contextlib.suppress(ArtifactProblem):
+                known |= {entry.sha256: entry.size for entry in entries_of(artifacts.manifest(name))}
+        try:
+            entries = entries_of(artifacts.manifest(manifest))
+        except ArtifactProblem as problem:
+            return 0, str(problem)
+        if len(entries) > MOST_FILES:
+            return 0, f"it has made {len(entries):,} files; {MOST_FILES:,} are allowed: pack them into an archive"
+        for entry in entries:
+            if entry.sha256 not in known:
+                return (
+                    0,
+                    f"{entry.path!r} is no file that this device has sent or that the run was given: {entry.sha256}",
+                )
+            if entry.size != known[entry.sha256]:
+                return 0, f"{entry.path!r} has {known[entry.sha256]:,} bytes, not {entry.size:,}"
+        distinct = {entry.sha256 for entry in entries}
+        uncertain = sorted(distinct - self._readable.get(grant, frozenset()))  # it was sent before this server started
+        if missing := [name for name in uncertain if _read(place, name, 0, 1) is None]:
             text = f"{len(missing)} of the files that it has made are not on the server; the first: {missing[0]}"
-            raise InvalidMessage(text)
+            return 0, text
+        return sum(entry.size for entry in entries) - sum(known[name] for name in distinct), ""
 
     # -- downloads ---------------------------------------------------------------------------------------------------
 
@@ -388,7 +452,7 @@ class DeviceFiles:
         with self._place_errors(place):
             if name not in await self._names_for(run, grant, place):
                 raise GatewayRefusal(403, "not_granted", "this run has no such file in its input")
-            data = await asyncio.to_thread(_read, place, name, offset)
+            data = await asyncio.to_thread(_read, place, name, offset, FILE_PART)
         if data is None:
             raise GatewayRefusal(404, "missing", f"{name} is not in {place.location}")
         return data
@@ -449,21 +513,9 @@ def _all_names(place: ContentStore, manifests: set[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _missing(place: ContentStore, manifest: str, known: frozenset[str]) -> list[str]:
-    """The files in a manifest that are not in a place. Blocks. Raises ArtifactProblem and OSError."""
-    missing = []
-    for name in sorted(Artifacts(place).names(manifest) - known):
-        file = place.open(name)
-        if file is None:
-            missing.append(name)
-        else:
-            file.close()
-    return missing
-
-
-def _read(place: ContentStore, name: str, offset: int) -> bytes | None:
+def _read(place: ContentStore, name: str, offset: int, most: int) -> bytes | None:
     file = place.open(name, offset)
     if file is None:
         return None
     with file:
-        return file.read(FILE_PART)
+        return file.read(most)

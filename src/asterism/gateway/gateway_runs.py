@@ -23,7 +23,7 @@ from asterism.core.run.placement import Weights, mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.device_connection import Claim, Complete, Decline, Disown, OwnerStep, Start
+from asterism.fleet.device.device_connection import Claim, Complete, Decline, Disown, Fail, OwnerStep, Start
 from asterism.fleet.device.store_connection import StoreConnection, election_standings, late_notice
 from asterism.fleet.device.take_order import SAME_TIME, leaves_to_others
 from asterism.fleet.fleet import Fleet
@@ -38,7 +38,6 @@ from asterism.gateway.gateway_messages import (
     object_in,
     parse_log,
     parse_step,
-    text_in,
     texts_in,
 )
 from asterism.store.protocol import PutLog, PutRun, Watch, Write
@@ -81,10 +80,16 @@ class GrantedRuns:
     async def make_all(self, who: Identity, steps: list[Any]) -> list[Any]:
         """Make the steps of a message, and return their answers. Completions are one commit, if that is possible."""
         answers: list[Any] = [None] * len(steps)
+        ended: set[Any] = set()
         ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
         others: list[tuple[int, Mapping[str, Any]]] = []
         now = self._store.clock()  # one for all: equal parts of their records are encoded once
         for number, data in enumerate(map(checked_object, steps)):
+            if data.get("do") in ("complete", "fail"):  # its files are checked, which takes time
+                if (grant := str(data.get("grant"))) in ended:
+                    answers[number] = {"error": "invalid", "message": "a message ends a run once"}
+                    continue
+                ended.add(grant)
             together = await self._together(who, data, now) if data.get("do") == "complete" else None
             if together is None:
                 others.append((number, data))
@@ -134,9 +139,9 @@ class GrantedRuns:
 
     async def _parsed(self, who: Identity, data: Mapping[str, Any], grant: Grant) -> tuple[OwnerStep, list[PutLog]]:
         step = parse_step(data, grant, who.owner.device)
+        if isinstance(step, Complete | Fail) and step.files is not None:
+            await self._files.check_kept(who.owner.device, grant, step.files)
         if isinstance(step, Complete):
-            if data.get("files") is not None:
-                await self._files.check_kept(grant, text_in(data, "files", 100))
             step = replace(step, output=await self._output(who, data, grant.run))
         part = parse_log(data.get("log"), grant)
         return step, [] if part is None else [await self._storage.log_part(who.owner.device, part)]
@@ -160,7 +165,7 @@ class GrantedRuns:
             grant = self._credentials.grant_of(who.owner.device, data.get("grant"))
             step, logs = await self._parsed(who, data, grant)
             after = await self._owner_step(who, grant, step, logs)
-            if isinstance(step, Complete):
+            if isinstance(step, Complete) or (isinstance(step, Fail) and after.files is not None):
                 self._storage.refer_to_files(who.owner.device, grant)
             return {"run": self.granted(who, after)} if isinstance(step, _ANSWERED) else {}
         except RequestRefused as refusal:  # the device tries again later
