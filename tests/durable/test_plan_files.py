@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -373,6 +374,40 @@ def test_the_list_of_files_is_read_once_for_all_of_them(tmp_path: Path, monkeypa
     scene.ok("plan", "get", "films", "render", "all", "-o", str(into))
     assert sorted(int(path.read_text()) for path in into.iterdir()) == list(range(20))
     assert len(read) == 1
+
+
+TESTS = """
+asterism: 1
+id: tests
+tasks:
+  test:
+    foreach: [unit, slow]
+    shell: echo "$item" > "$item.xml"; test $item = unit && echo '[5]'
+    outputs: {junit: "{item}.xml"}
+  report:
+    shell: echo "$results from $(cat *.xml | tr '\\n' ' ')"
+    inputs: {junit: {files_from: test.junit}, results: {from: test}}
+    after: {test: completion}
+  count:
+    argv: [echo, "{results}"]
+    inputs: {results: {from: test, failed: skip}}
+    after: {test: completion}
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "store"])
+def test_a_group_of_a_plan_file_that_fails_in_part(tmp_path: Path, where: str) -> None:
+    scene, into = Scene(tmp_path), tmp_path / "into"
+    (tmp_path / "tests.yaml").write_text(TESTS)
+    place = ["--store", scene.url] if where == "store" else []
+    answer = scene.run("run", str(tmp_path / "tests.yaml"), "--json", *place)
+    tasks = json.loads(answer.stdout)["tasks"]
+    assert tasks["test"]["reason"].endswith("test[slow] (CommandFailed: the command exited with 1)")
+    assert tasks["test"]["value"] == [[5], None]
+    assert (tasks["report"]["value"], tasks["count"]["value"]) == ("[[5], null] from slow unit", [[5]])
+    if where == "store":
+        scene.ok("plan", "get", "tests", "test", "junit", "-o", str(into))
+        assert {path.name: path.read_text() for path in into.iterdir()} == {"unit.xml": "unit\n", "slow.xml": "slow\n"}
 
 
 def test_files_are_listed_and_written_to_a_folder(tmp_path: Path) -> None:

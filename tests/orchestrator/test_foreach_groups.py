@@ -108,6 +108,39 @@ def test_a_group_fails_if_an_element_fails_and_the_others_end() -> None:
     assert (plan["it[1]"].value, plan["it[3]"].value, plan["sorry"].value) == (2, 6, "sorry")
 
 
+def test_a_group_that_fails_in_part_has_a_list_with_null_for_what_failed() -> None:
+    plan = grouped([1, "broken", 3])
+    wanted = {"plain": {}, "nulls": {"failed": None}, "rest": {"failed": "skip"}, "strict": {"failed": "fail"}}
+    for name, more in wanted.items():
+        plan.add(Task(name, call=echo, inputs={"values": {"from": "it", **more}}), {"it": "completion"})
+    plan.add(Task("odd", call=echo, inputs={"values": {"from": "it", "failed": "drop"}}), {"it": "completion"})
+    few = {"from": "it", "failed": "skip", "select": "result[1]"}
+    plan.add(Task("few", call=echo, inputs={"values": few}), {"it": "completion"})
+    result = finished(plan)
+    assert plan["it"].value == [2, None, 6]
+    assert plan["it"].reason.endswith("1 of 3 elements failed: it[broken] (ValueError: it broke)")
+    assert [result[name].value for name in ("plain", "nulls", "rest", "few")] == [[2, None, 6], [2, None, 6], [2, 6], 6]
+    assert "input 'values': 'it' failed: ElementsFailed: 1 of 3 elements failed" in plan["strict"].reason
+    assert "failed is skip, null or fail, not 'drop'" in plan["odd"].reason
+
+
+def test_a_group_of_groups_that_fails_in_part() -> None:
+    plan = Constellation("plan")
+    for name, items in {"a": [1, "broken"], "b": ["broken"], "c": [3]}.items():
+        of = [f"it[{name}][{index}]" for index, _ in enumerate(items)]
+        for task_id, item in zip(of, items, strict=True):
+            plan.add(Task(task_id, call=f"{MODULE}:double", inputs={"number": item}))
+        plan.add(Task(f"it[{name}]", foreach={"of": of}), dict.fromkeys(of, "completion"))
+    plan.add(
+        Task("it", foreach={"of": ["it[a]", "it[b]", "it[c]"]}),
+        dict.fromkeys(["it[a]", "it[b]", "it[c]"], "completion"),
+    )
+    plan.add(Task("rest", call=echo, inputs={"values": {"from": "it", "failed": "skip"}}), {"it": "completion"})
+    result = finished(plan)
+    assert plan["it"].value == [[2, None], [None], [6]]
+    assert result["rest"].value == [[2], [], [6]]
+
+
 def test_an_element_that_exists_already_is_refused_whole() -> None:
     plan = grouped([1, 2])
     plan.add(Task("it[2]", call=after(0)))

@@ -13,7 +13,8 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.execution.artifacts import Artifacts
+from asterism.execution import artifacts
+from asterism.execution.artifacts import ArtifactProblem, Artifacts, matching_files
 from asterism.orchestrator.devices import LocalDevice, Work
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.result import Result
@@ -103,6 +104,75 @@ async def test_files_of_a_task_that_failed_are_missing() -> None:
     plan.add(Task("render", shell="false", outputs={"frames": "*.png"}))
     plan.add(Task("pack", shell="true", inputs=FRAMES), after={"render": "failure"})
     assert "task 'render' has no files, since it has not completed" in (await run(plan))["pack"].reason
+
+
+async def test_a_task_that_failed_keeps_the_outputs_that_exist() -> None:
+    plan = Constellation("tests")
+    plan.add(Task("test", shell="echo report > r.xml; exit 3", outputs={"junit": "r.xml", "log": "*.log"}))
+    plan.add(
+        Task("report", shell="cat r.xml", inputs={"r": {"files_from": "test.junit"}}), after={"test": "completion"}
+    )
+    plan.add(Task("log", shell="true", inputs={"l": {"files_from": "test.log"}}), after={"test": "completion"})
+    plan.add(Task("half", shell="echo one > 1.txt", outputs={"one": "1.txt", "two": "2.txt"}))
+    result = await run(plan)
+    assert "exited with 3" in result["test"].reason
+    assert [file.read() for file in result["test"].files["junit"]] == [b"report\n"]
+    assert result["report"].value == "report"
+    assert "the input 'l' has no files: nobody has made the output 'log'" in result["log"].reason
+    assert "the task ended without its output 'two'" in result["half"].reason
+    assert [file.read() for file in result["half"].files["one"]] == [b"one\n"]
+
+
+async def test_a_task_keeps_the_files_of_its_last_attempt(tmp_path: Path) -> None:
+    line = f"echo more >> {tmp_path}/tries; cp {tmp_path}/tries r.xml; exit 3"
+    plan = Constellation("tests")
+    plan.add(Task("test", shell=line, outputs={"junit": "r.xml"}, retries=1, backoff=0.01))
+    [file] = (await run(plan))["test"].files["junit"]
+    assert file.read() == b"more\nmore\n"
+
+
+async def test_a_group_that_fails_in_part_has_the_files_of_the_elements_that_made_some() -> None:
+    plan = Constellation("tests")
+    for name, line in {"a": "echo a > a.xml", "b": "echo b > b.xml; false", "c": "false"}.items():
+        plan.add(Task(f"test[{name}]", shell=line, outputs={"junit": "*.xml"}))
+    elements = ["test[a]", "test[b]", "test[c]"]
+    plan.add(Task("test", foreach={"of": elements, "outputs": ["junit"]}), dict.fromkeys(elements, "completion"))
+    plan.add(
+        Task("report", shell="cat *.xml", inputs={"r": {"files_from": "test.junit"}}), after={"test": "completion"}
+    )
+    assert (await run(plan))["report"].value == "a\nb"
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_search_visits_each_folder_once_and_hears_that_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, folder = [0], tmp_path
+    for _ in range(200):
+        folder /= "d"
+        folder.mkdir()
+        (folder / "f").touch()
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Stopped
+
+    for pattern in ("**/*", "**/d/**/*", "d/**"):
+        left[0] = 5000
+        assert len(matching_files(tmp_path, "all", pattern, check)) == 200
+    left[0] = 100
+    with pytest.raises(Stopped):
+        matching_files(tmp_path, "all", "**/*.png", check)
+    monkeypatch.setattr(artifacts, "MOST_FILES", 199)
+    with pytest.raises(ArtifactProblem, match="the output 'all' has more than 199 files: pack them into an archive"):
+        matching_files(tmp_path, "all", "**/*")
+    monkeypatch.setattr(artifacts, "MOST_SEARCHED", 100)
+    with pytest.raises(ArtifactProblem, match="has looked at 100 paths: name it more closely"):
+        matching_files(tmp_path, "all", "**/*.png")
 
 
 async def test_two_inputs_with_one_path_must_be_the_same_file() -> None:

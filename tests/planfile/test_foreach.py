@@ -360,3 +360,22 @@ def test_an_element_that_cannot_be_chosen_is_a_mistake(only: str, text: str) -> 
     plan_file, [mistake] = examine(LOADS, "plan", only=[only])
     assert plan_file is None
     assert text in mistake.format("plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "argv: [x], inputs: {a: {from: list, failed: skip}}, after: list",
+            "failed: skip has no effect after the success of 'list'; write after: {list: completion}",
+        ),
+        ("argv: [x], inputs: {a: {from: list, failed: null}}, after: list", "failed: null has no effect after"),
+        ("argv: [x], inputs: {a: {from: list, failed: drop}}, after: list", "failed is skip, null or fail, not 'drop'"),
+        (
+            "argv: [x], env: {A: {from: list, failed: skip}}, after: {list: completion}",
+            "failed belongs to inputs only; give the variable or the request an input",
+        ),
+    ],
+)
+def test_what_a_reference_says_of_failed_elements_is_checked(body: str, words: str) -> None:
+    assert words in complaint(body)

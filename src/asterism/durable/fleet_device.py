@@ -42,7 +42,6 @@ from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_
 from asterism.execution import task_inputs
 from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.task_inputs import MissingInput, call_apart, is_secret
-from asterism.execution.working_folder import InputFiles
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, literal
 from asterism.fleet.fleet import Fleet, orchestrator_device
@@ -289,8 +288,8 @@ class FleetDevice:
         if ended.given_up and _must_run(plan.journal.plan, work):
             raise DeviceUnavailable(ended.error or "")
         _record_end(plan.journal.plan, work, ended, self.fleet.store.clock())
+        work.files = ended.files
         if ended.status is COMPLETED:
-            work.files = ended.files
             if blob_of(ended.output) is None:
                 return ended.output
             return await until_available(self.fleet.clock, lambda: self.fleet.output(ended))
@@ -550,7 +549,7 @@ def _run_input(work: Work) -> dict[str, Any]:
     function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
     reference to a secret is marked as a literal."""
     task, results = work.task, work.results
-    filled = _filled(task.inputs, results, input_files(work)) if task.inputs else NOTHING
+    filled = _filled(work) if task.inputs else NOTHING
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
     placed: dict[str, Any] = {}
     renamed = False
@@ -583,11 +582,11 @@ def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
     return [_referring_to_inputs(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any], files: Mapping[str, InputFiles]) -> dict[str, Any]:
-    """Inputs with the results and the files that they refer to."""
-    references = task_inputs.References(results, task_inputs.NO_SECRETS)
-    filled = {}
-    for name, value in inputs.items():
+def _filled(work: Work) -> dict[str, Any]:
+    """The inputs of a task with the results and the files that they refer to."""
+    references = task_inputs.References(work.results, task_inputs.NO_SECRETS, work.plan.nodes)
+    files, filled = input_files(work), {}
+    for name, value in work.task.inputs.items():
         if name in files:
             value = {**value, MANIFESTS: list(files[name].manifests)}
         elif type(value) not in CONSTANTS and not is_secret(value):

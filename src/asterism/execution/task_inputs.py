@@ -20,8 +20,15 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from asterism.base.secret_mask import Mask
-from asterism.core.errors import AsterismError
-from asterism.core.json_values import JsonObject, is_large, plain_json
+from asterism.core.errors import AsterismError, error_text
+from asterism.core.json_values import NOTHING, JsonObject, is_large, plain_json
+from asterism.core.plan.group_elements import results_without_failures
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import FAILED
+
+FAILED_ELEMENTS = ("skip", "null", "fail")
+"""What ``failed`` of a reference to a group says of its elements that failed: they are left out, are null, or fail the
+task that takes the result."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -43,12 +50,12 @@ NO_SECRETS = Mask()
 
 class References:
     """What the references of an action stand for: ``{"from": …}`` for one of ``values``, ``{"secret": …}`` for a secret
-    of ``mask``. An expression is compiled once."""
+    of ``mask``. An expression is compiled once. ``nodes`` are those of the plan: for groups that failed in part."""
 
-    def __init__(self, values: Mapping[str, Any], mask: Mask) -> None:
+    def __init__(self, values: Mapping[str, Any], mask: Mask, nodes: Mapping[str, Node] = NOTHING) -> None:
         from asterism.base.expressions import Selections
 
-        self._values, self._mask, self._select = values, mask, Selections()
+        self._values, self._mask, self._select, self._nodes = values, mask, Selections(), nodes
 
     def fill(self, value: Any, where: str = "request") -> Any:
         """A value, with what it stands for if it is a reference. ``where`` is its name. Raises MissingInput."""
@@ -62,8 +69,19 @@ class References:
         source, expression = value["from"], value.get("select")
         if not isinstance(source, str) or source not in self._values:
             raise MissingInput(self.no_value(where, source))
-        result = self._values[source]
+        result = self._values[source] if value.get("failed") is None else self._judged(source, value["failed"], where)
         return result if expression is None else self._select(expression, {"result": result})
+
+    def _judged(self, source: str, failed: Any, where: str) -> Any:
+        """The result of a group, by what ``failed`` says of the elements that failed. Raises MissingInput."""
+        group = self._nodes.get(source)
+        if failed not in FAILED_ELEMENTS or group is None:
+            raise MissingInput(f"input {where!r}: {failed_problem(failed) or 'failed belongs to inputs only'}")
+        if failed == "fail" and group.status is FAILED:
+            raise MissingInput(f"input {where!r}: {source!r} failed: {error_text(group.error)}")
+        if failed == "skip" and "of" in (group.task.foreach or {}):
+            return results_without_failures(self._nodes, group)
+        return self._values[source]
 
     def deep(self, value: Any) -> Any:
         """A value with all references inside it filled in, such as the headers of a request. Raises MissingInput."""
@@ -89,8 +107,13 @@ class References:
 def is_reference(value: Any) -> bool:
     """Whether an input is ``{"from": …}`` or ``{"secret": …}`` rather than a constant."""
     return isinstance(value, Mapping) and (
-        set(value) == {"secret"} or ("from" in value and set(value) <= {"from", "select"})
+        set(value) == {"secret"} or ("from" in value and set(value) <= {"from", "select", "failed"})
     )
+
+
+def failed_problem(failed: Any) -> str | None:
+    """Why ``failed`` of a reference is not valid; None if it is."""
+    return None if failed is None or failed in FAILED_ELEMENTS else f"failed is skip, null or fail, not {failed!r}"
 
 
 def is_secret(value: Any) -> bool:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.execution.artifacts import ArtifactProblem, Artifacts, FileEntry
 from asterism.execution.processes import EXHAUSTED, own_part
 
 if TYPE_CHECKING:
     from asterism.execution.actions import Attempt
+
+log = logging.getLogger("asterism.execution")
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +37,8 @@ class InputFiles(NamedTuple):
 
 class WorkFiles:
     """The files of one execution: ``inputs`` by name, and the patterns of its ``outputs``. ``on_kept`` is called with
-    the hash of the manifest when the outputs are kept."""
+    the hash of the manifest when the outputs are kept. If the action fails, or its time is up (``expired``), those
+    that exist are kept."""
 
     def __init__(
         self,
@@ -41,8 +46,10 @@ class WorkFiles:
         inputs: Mapping[str, InputFiles],
         outputs: Mapping[str, str],
         on_kept: Callable[[str], None],
+        expired: Callable[[], bool] | None = None,
     ) -> None:
         self._artifacts, self._inputs, self._outputs, self._on_kept = artifacts, inputs, outputs, on_kept
+        self._expired = expired
         self._stopped = False
 
     async def execute(self, attempt: Attempt, action: Callable[[Attempt], Awaitable[Any]]) -> Any:
@@ -57,30 +64,55 @@ class WorkFiles:
             attempt.root, attempt.folder = root, folder
             is_call = attempt.action.call is not None
             attempt.resolved.inputs.update(dict.fromkeys(self._inputs, folder if is_call else str(folder)))
-            value = await action(attempt)
-            if self._outputs:
-                keep = self._artifacts.keep_outputs
-                with own_part("the output files could not be kept", EXHAUSTED):
-                    self._on_kept(await self._in_thread(lambda: keep(folder, self._outputs, self._check)))
+            try:
+                value = await action(attempt)
+                if self._outputs:
+                    keep = self._artifacts.keep_outputs
+                    with own_part("the output files could not be kept", EXHAUSTED):
+                        self._on_kept(await self._in_thread(lambda: keep(folder, self._outputs, self._check)))
+            except DeviceTrouble:
+                raise
+            except Exception:
+                await self._keep_what_exists(folder)
+                raise
+            except asyncio.CancelledError:
+                if self._expired is not None and self._expired():
+                    await self._keep_what_exists(folder)
+                raise
             return value
         finally:
             await asyncio.shield(asyncio.to_thread(remove_folder, root))
+
+    async def _keep_what_exists(self, folder: Path) -> None:
+        """Keep the outputs of work that failed. What keeps them from being kept must not hide why it failed."""
+        try:
+            keep = self._artifacts.keep_what_exists
+            manifest = await self._in_thread(lambda: keep(folder, self._outputs, self._check))
+        except (AsterismError, OSError) as error:
+            log.warning("the outputs of work that failed could not be kept: %s", error)
+        else:
+            if manifest is not None:
+                self._on_kept(manifest)
 
     def _place_inputs(self, folder: Path) -> None:
         folder.mkdir()
         placed: dict[str, tuple[str, str]] = {}
         for name, files in self._inputs.items():
+            is_empty = bool(files.manifests)
             for manifest in files.manifests:
                 made = self._artifacts.manifest(manifest)
                 if files.output not in made:
                     raise ArtifactProblem(f"the files of the input {name!r} have no output {files.output!r}")
                 for entry in made[files.output]:
+                    is_empty = False
                     known = placed.get(entry.path)
                     if known is None:
                         placed[entry.path] = (entry.sha256, name)
                         self._place(entry, folder, name)
                     elif known[0] != entry.sha256:
                         raise ArtifactProblem(_two_files(entry.path, known[1], name))
+            if is_empty:  # those who have made files failed before they made these
+                raise ArtifactProblem(f"the input {name!r} has no files: nobody has made the output {files.output!r}")
 
     def _place(self, entry: FileEntry, folder: Path, name: str) -> None:
         try:

@@ -14,6 +14,7 @@ from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, RESULT_LIMIT, SizeLimit, plain_json
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import files_of_inputs, makers_of
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
@@ -167,7 +168,7 @@ class LocalDevice:
         self._read |= names
         with environment_mask(names, self._read.__contains__) as mask:
             self._warn(mask)
-            references = References(work.results, mask)
+            references = References(work.results, mask, work.plan.nodes)
             inputs = {name: references.fill(value, name) for name, value in task.inputs.items()}
             resolved = ResolvedInputs(inputs, references.environment(task.env), mask)
             return await execute_action(_LocalAttempt(self, work, resolved, references))
@@ -258,15 +259,17 @@ class _LocalAttempt(Attempt):
 
 
 def input_files(work: Work) -> dict[str, InputFiles]:
-    """The inputs of a task that are files of others. Raises MissingInput for files of a task that has not made any."""
+    """The inputs of a task that are files of others: of a group that failed in part, those of the elements that have
+    some. Raises MissingInput if nobody has made any."""
     inputs = {}
     for name, reference in files_of_inputs(work.task.inputs).items():
-        manifests = []
-        for maker in makers_of(work.plan.nodes, reference.task):
-            if maker.files is None:
-                raise MissingInput(f"input {name!r}: task {maker.id!r} has no files, since it has not completed")
-            manifests.append(maker.files)
-        inputs[name] = InputFiles(tuple(manifests), reference.output)
+        makers = [*makers_of(work.plan.nodes, reference.task)]
+        manifests = tuple(maker.files for maker in makers if maker.files is not None)
+        unmade = [maker.id for maker in makers if maker.files is None and maker.status is not FAILED]
+        if unmade or (makers and not manifests):
+            text = f"task {(unmade or [reference.task])[0]!r} has no files, since it has not completed"
+            raise MissingInput(f"input {name!r}: {text}")
+        inputs[name] = InputFiles(manifests, reference.output)
     return inputs
 
 

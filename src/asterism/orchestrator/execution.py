@@ -30,6 +30,7 @@ from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.graph import plan_cancelled
+from asterism.core.plan.group_elements import elements_of, failed_elements
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import (
@@ -343,7 +344,7 @@ class Execution:
         elif isinstance(error, DeviceLost):
             self._lost(node, active.member, error)
         else:
-            self._failed(node, error if status is FAILED else RuntimeError("the task cancelled itself"))
+            self._failed(active, error if status is FAILED else RuntimeError("the task cancelled itself"))
         self.wake()
 
     def _stopped(self, active: Active, status: TaskStatus) -> None:
@@ -359,10 +360,13 @@ class Execution:
             self.events.task_changed("task_result_refused", active.node)
         self.wake()
 
-    def _failed(self, node: Node, error: BaseException | None) -> None:
-        """An attempt failed: retry, or fail the task if no retry is left."""
+    def _failed(self, active: Active, error: BaseException | None) -> None:
+        """An attempt failed: retry, or fail the task if no retry is left. It keeps the files of its last attempt."""
+        node = active.node
         failures = node.attempts - node.losses - node.spent
         if failures > node.task.retries or getattr(error, "final", False):
+            if active.files is not None:
+                self.plan.set_files(node, active.files)
             self.fail(node, error)
         else:
             self._back_off(node, self._retry(node, error, failures))
@@ -648,9 +652,6 @@ class Execution:
 
 # -- foreach groups ----------------------------------------------------------------------------------------------------
 
-MOST_NAMES = 5
-"""How many failed elements an error names."""
-
 
 class ElementsFailed(AsterismError):
     """Some tasks of a group failed."""
@@ -669,22 +670,11 @@ def advance_group(execution: Execution, node: Node, now: float) -> bool:
             batch = expansion(node.task, tuple(node.parents.values()), result)
             plan.apply(replace(batch, editor=plan.edited.get(node.id)), now)
             return True
-        value = _gathered(execution, foreach["of"])
+        value = [element.value for element in elements_of(plan.nodes, node)]
+        if failed := failed_elements(plan.nodes, node):
+            error = ElementsFailed(failed)
     except AsterismError as failure:  # an edit that was rejected, too: an element has the id of another task
         error = failure
     plan.start(node, HERE, now)
-    if error is None:
-        execution.end(node, COMPLETED, value)
-    else:
-        execution.fail(node, PlanMask(plan)().error(error))
+    execution.end(node, *((COMPLETED, value) if error is None else (FAILED, value, PlanMask(plan)().error(error))))
     return True
-
-
-def _gathered(execution: Execution, ids: list[str]) -> list[Any]:
-    """The results of the elements that are in the plan. Raises ElementsFailed."""
-    nodes = [execution.plan.nodes[task_id] for task_id in ids if task_id in execution.plan.nodes]
-    failed = [node.id for node in nodes if node.status is FAILED]
-    if failed:
-        more = f" and {len(failed) - MOST_NAMES:,} more" if len(failed) > MOST_NAMES else ""
-        raise ElementsFailed(f"{len(failed)} of {len(nodes)} elements failed: {', '.join(failed[:MOST_NAMES])}{more}")
-    return [node.value for node in nodes]

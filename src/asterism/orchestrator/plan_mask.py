@@ -14,7 +14,7 @@ from asterism.base.expressions import Conditions
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import COMPLETED, TaskStatus
+from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 
 Evaluate = Callable[[str, TaskStatus, Any], bool | str]
 
@@ -42,9 +42,10 @@ class PlanMask:
         return self().data(value)
 
     def results(self) -> dict[str, Any]:
-        """Masked copies of the results of all completed tasks, for a view. A result that may contain a secret whose
-        value this process does not know is withheld: that of a task which refers to it, and of every task below."""
-        mask, done = self(), [node for node in self._plan.nodes.values() if node.status is COMPLETED]
+        """Masked copies of all results, for a view: also of groups that failed in part. A result that may contain a
+        secret whose value this process does not know is withheld: that of a task which refers to it, and of every task
+        below."""
+        mask, done = self(), [node for node in self._plan.nodes.values() if has_result(node)]
         absent = frozenset(mask.absent)
         unchecked = [node for node in done if not absent.isdisjoint(secrets_of_task(node.task))] if absent else []
         doubtful: set[Node] = set()
@@ -63,6 +64,11 @@ class PlanMask:
             return self().about_data(verdict) if isinstance(verdict, str) else verdict
 
         return masked
+
+
+def has_result(node: Node) -> bool:
+    """Whether a task has a result: it has completed, or is a group with the results of some elements."""
+    return node.status is COMPLETED or (node.status is FAILED and node.value is not None)
 
 
 def mask_conditions(plan: Constellation, conditions: Conditions) -> None:

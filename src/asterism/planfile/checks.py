@@ -185,7 +185,7 @@ class TaskChecks:
         """A constant, or a reference to a result or a secret."""
         if not is_reference(value):
             if isinstance(value, dict) and str(value.get("from")) in self.sources:
-                odd = ", ".join(sorted(set(value) - {"from", "select"}))
+                odd = ", ".join(sorted(set(value) - {"from", "select", "failed"}))
                 yield (
                     path,
                     f"{format_path(path)} is a constant, not a reference, because it has {odd} beside from",
@@ -207,6 +207,21 @@ class TaskChecks:
             problem = self._expression_problem(expression)
             if problem is not None:
                 yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
+        if is_reference(value) and "failed" in value:
+            yield from self._failed(path, str(value["from"]), value["failed"])
+
+    def _failed(self, path: tuple[Part, ...], source: str, failed: Any) -> Iterator[Finding]:
+        """What a reference says of the elements of a group that failed."""
+        problem = task_inputs.failed_problem(failed)
+        if problem is None and path[0] != "inputs":
+            problem = "failed belongs to inputs only; give the variable or the request an input"
+        if problem is None and failed != "fail" and self.sources.get(source, ("",))[0] == "success":
+            name = "null" if failed is None else failed
+            problem = (
+                f"failed: {name} has no effect after the success of {source!r}; write after: {{{source}: completion}}"
+            )
+        if problem is not None:
+            yield (*path, "failed"), problem, False
 
     def _templates(self) -> Iterator[Finding]:
         """Every ``{name}`` in a command or URL has an input."""

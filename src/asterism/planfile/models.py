@@ -106,6 +106,10 @@ class From(Shape):
 
     source: Annotated[Name, Field(alias="from")]
     select: Annotated[Name | None, Field(description="a CEL expression over `result`")] = None
+    failed: Annotated[
+        Literal["skip", "null", "fail"] | None,
+        Field(description="in `inputs`: what elements of a group that failed are in its result"),
+    ] = None
 
 
 def _reference_kind(value: Any) -> str | None:
@@ -127,7 +131,7 @@ Value = Annotated[
 """A constant that becomes text, or a reference."""
 
 AnyValue = Annotated[
-    Any, WithJsonSchema({"description": "any value, {from: task, select: …} or {secret: NAME}, also nested"})
+    Any, WithJsonSchema({"description": "any value, {from: task, select: …, failed: …} or {secret: NAME}, also nested"})
 ]
 
 

@@ -64,7 +64,7 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
     }
     inner_model = inner.get(parent if parent[:1] == ("http",) else parent[:1])
     if inner_model is None:
-        return ["secret", "from", "select"]
+        return ["secret", "from", "select", "failed"]
     keys = [field.alias or name for name, field in inner_model.model_fields.items()]
     return [*keys, "tasks"] if inner_model is models.Head else keys
 

@@ -186,8 +186,8 @@ def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask)
     }
     if node.status is TaskStatus.FAILED and (handler := handler_of(node)) is not None:
         out["handled_by"] = handler.id
-    if node.status is COMPLETED:
+    if node.id in values:
         out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
-    elif node.error is not None or reason:
+    if node.status is not COMPLETED and (node.error is not None or reason):
         out["reason"] = secrets.shown(error_text(node.error) or reason)
     return out

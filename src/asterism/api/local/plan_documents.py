@@ -42,7 +42,7 @@ from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING
+from asterism.core.plan.status import FAILED, PENDING, RUNNING
 from asterism.core.plan.work_patterns import effects_of
 from asterism.core.record_codec import read_record
 from asterism.durable.approval_store import escalation_of
@@ -52,7 +52,7 @@ from asterism.durable.plan_history import ClosedCycle
 from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.stored_plans import StoredPlan, TaskExplanation, TaskRun
 from asterism.fleet.fleet import Fleet
-from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_mask import PlanMask, has_result
 
 
 def view(
@@ -237,7 +237,7 @@ def task_details(
     if node is None:
         raise UnknownTask(task)
     mask = PlanMask(plan)
-    results = mask.results() if node.status is COMPLETED else {}
+    results = mask.results() if has_result(node) else {}
     return documents.Task(
         **vars(task_document(node, plan, mask, groups_of(plan), stored, results)),
         definition=mask.shown(node.task.to_json()),

@@ -1,4 +1,4 @@
-"""The elements of groups whose list is not known yet: what they execute, and how many there may be.
+"""The elements of groups: what they execute, how many there may be, and their results when some of them failed.
 
 Rules about edits judge a group before it has elements, by its template. The elements of a template may be groups
 again: all levels count.
@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from asterism.core.errors import InvalidTask
+from asterism.core.errors import InvalidTask, error_text
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Task
 
 DEFAULT_ELEMENTS = 1_000
 """How many elements a group over a result may have, unless it says otherwise."""
+
+MOST_NAMED, LONGEST_REASON = 5, 200
+"""How many failed elements an error names, and how much of the reason of each, in characters."""
 
 UNBOUNDED = 10**9
 """A number that stands for all larger ones."""
@@ -57,6 +62,33 @@ def most_tasks(task: Task) -> int:
             break
         each = min(each * most_elements(work.foreach), UNBOUNDED)
     return total
+
+
+def elements_of(nodes: Mapping[str, Node], group: Node) -> list[Node]:
+    """The elements of a group that are in the plan, in order."""
+    return [nodes[task_id] for task_id in (group.task.foreach or {}).get("of", ()) if task_id in nodes]
+
+
+def failed_elements(nodes: Mapping[str, Node], group: Node) -> str:
+    """Which elements of a group failed, and why; empty if none did."""
+    elements = elements_of(nodes, group)
+    failed = [node for node in elements if node.status is FAILED]
+    if not failed:
+        return ""
+    more = f"; and {len(failed) - MOST_NAMED:,} more" if len(failed) > MOST_NAMED else ""
+    named = "; ".join(f"{node.id} ({error_text(node.error)[:LONGEST_REASON]})" for node in failed[:MOST_NAMED])
+    return f"{len(failed)} of {len(elements)} elements failed: {named}{more}"
+
+
+def results_without_failures(nodes: Mapping[str, Node], group: Node) -> list[Any]:
+    """The results of the elements of a group, without those that failed. The result of an inner group is a list."""
+    results = []
+    for node in elements_of(nodes, group):
+        if node.status is not FAILED:
+            results.append(node.value)
+        elif "of" in (node.task.foreach or {}):
+            results.append(results_without_failures(nodes, node))
+    return results
 
 
 def tasks_added(batch: EditBatch) -> int:

@@ -215,8 +215,10 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield "it is being processed and never began"
     if (run.error is not None) != (status is FAILED) or (run.cancelled and status is not FAILED):
         yield f"it is {status}, with error {_short(run.error)}, and was {'' if run.cancelled else 'not '}cancelled"
-    if (run.output is not None or run.files is not None) and status is not COMPLETED:
+    if run.output is not None and status is not COMPLETED:
         yield f"it is {status} and has a result"
+    if run.files is not None and (status not in (COMPLETED, FAILED) or run.cancelled):
+        yield f"it is {status} and has files"
     if run.stop_request is not None and status not in (CLAIMED, PROCESSING):
         yield f"it is {status}, and its owner is asked to {run.stop_request}"
     if (run.held and (run.series is None or owned or run.ended)) or (run.paused is not None and (owned or run.ended)):

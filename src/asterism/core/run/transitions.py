@@ -336,14 +336,25 @@ def complete(run: Run, grant: Grant, output: Any, now: float, files: str | None 
     )
 
 
-def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
-    """The work failed: retry it, on another device if possible, while ``retries`` are left and it is not ``final``."""
+def fail(
+    run: Run,
+    grant: Grant,
+    error: str,
+    workflow: Workflow,
+    now: float,
+    *,
+    final: bool = False,
+    files: str | None = None,
+) -> Run:
+    """The work failed: retry it, on another device if possible, while ``retries`` are left and it is not ``final``.
+    ``files`` is the manifest of the files that it has made: those of the last attempt are kept."""
     _fence(run, grant, "fail")
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "failed", error)
     failures = run.failures + 1
     if final or failures > workflow.retries:
-        return mark_failed(run, now, error, failures=failures)
+        kept = {} if files is None else {"files": files}
+        return mark_failed(run, now, error, failures=failures, **kept)
     delay = workflow.delay(failures)
     return reassign(run, now, "failed", error, delay, failures=failures, avoid=with_device_avoided(run))
 

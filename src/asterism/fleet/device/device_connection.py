@@ -90,16 +90,18 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The work failed; ``final`` means that it is not tried again."""
+    """The work failed; ``final`` means that it is not tried again. ``files`` is the manifest of the files that it has
+    made all the same."""
 
     grant: Grant
     error: str
     progress: Progress | None = None
     final: bool = False
+    files: str | None = None
 
     def apply(self, run: Run, flow: Workflow, now: float) -> Run:
         run = _with_progress(run, self.progress)
-        return transitions.fail(run, self.grant, self.error, flow, now, final=self.final)
+        return transitions.fail(run, self.grant, self.error, flow, now, final=self.final, files=self.files)
 
     def was_applied(self, run: Run) -> bool:
         return _ended_by(run, self.grant, "failed")

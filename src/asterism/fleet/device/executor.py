@@ -286,7 +286,7 @@ class DeviceExecutor:
         attempt = RunAttempt(self, work, resolved, expired)
         if (outputs := work.workflow.outputs) is not None:
             artifacts = Artifacts(await work.artifacts())
-            attempt.work_files = WorkFiles(artifacts, files_of(work.input), outputs, work.on_files)
+            attempt.work_files = WorkFiles(artifacts, files_of(work.input), outputs, work.on_files, expired)
         return await execute_action(attempt)
 
     async def probe(self) -> None:

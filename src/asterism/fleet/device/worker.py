@@ -538,7 +538,7 @@ class Worker:
 
 def _failure(held: HeldRun, error: Exception) -> Fail:
     """The end of work that failed. A value above its limit would be so in the next attempt, too."""
-    return Fail(held.grant, str(RecordedError.of(error)), held.progress, final=isinstance(error, TooLarge))
+    return Fail(held.grant, str(RecordedError.of(error)), held.progress, isinstance(error, TooLarge), held.files)
 
 
 def _no_longer_cancelled() -> None:
