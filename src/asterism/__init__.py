@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.diff import merge as merge
     from asterism.core.plan.edit_rules import ApprovalRule as ApprovalRule
     from asterism.core.plan.edit_rules import EditScope as EditScope
+    from asterism.core.plan.edits import ApprovalForbidden as ApprovalForbidden
     from asterism.core.plan.edits import ApprovalGone as ApprovalGone
     from asterism.core.plan.edits import EditBatch as EditBatch
     from asterism.core.plan.edits import EditWaits as EditWaits

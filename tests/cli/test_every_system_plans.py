@@ -230,7 +230,7 @@ PLANS = (
     Row("plan answer nightly 1", "no process runs plan 'nightly'", stored, code=64),
     Row("plan approvals nightly", "approval 1: edit by ann: slow, waits for", waiting),
     Row("plan approvals nightly --json", '"changes": ["remove task \'test\'"]', waiting),
-    Row("plan approvals nightly", "No edit of plan 'nightly' waits for a person.", ruled),
+    Row("plan approvals nightly", "Nothing in plan 'nightly' waits for a person.", ruled),
     Row("plan approve nightly 1 --reason fine", "0 -> 1", waiting, decision, "approved ann fine"),
     Row("plan approve nightly 9", "9", waiting, decision, "waiting", code=64),
     Row("plan refuse nightly 1 --reason no", "is refused", waiting, decision, "refused ann no"),

@@ -25,7 +25,7 @@ from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping
 from tests.cli.test_live_edit_kills import STANDBY, running, until_asked
-from tests.process_scenes import PATIENCE
+from tests.process_scenes import PATIENCE, soon
 
 RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}, {"tasks": ["deploy-*"]}], "timeout": 86_400.0}}
 
@@ -52,16 +52,16 @@ def submit(scene: Scene, *words: str) -> str:
 
 
 def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
-    assert "No edit of plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
+    assert "Nothing in plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
     assert submit(scene, "--remove", "test", "--reason", "slow").splitlines() == [
         "remove task 'test'",
         "The edit waits for a person: approval 1.",
         f"Approve it with: asterism plan approve nightly 1 --store {scene.url}",
     ]
     assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
-        "1 edit waits for a person; list with: asterism plan approvals nightly"
+        "1 approval waits for a person; list with: asterism plan approvals nightly"
     )
-    assert ", 1 edit waits " in scene.ok("plan", "list")
+    assert ", 1 approval waits " in scene.ok("plan", "list")
     assert scene.json("plan", "list")[0]["waiting_edits"] == 1
     lines = scene.ok("plan", "approvals", "nightly").splitlines()
     assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
@@ -79,7 +79,7 @@ def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
         "approval 1: edit by ann: slow, approved by bob"
     )
     again = scene.run("plan", "approve", "nightly", "1")
-    assert (again.exit_code, "no edit waits for approval 1" in again.stderr) == (64, True)
+    assert (again.exit_code, "nothing waits for approval 1" in again.stderr) == (64, True)
     assert "edit approved" in scene.ok("plan", "story", "nightly")
 
 
@@ -121,7 +121,7 @@ def test_top_says_that_an_edit_waits(scene: Scene) -> None:
 
     async def look(fleet: Fleet) -> None:
         (row,) = (await read_listing(LocalSystem(fleet), "plans", Filter())).rows
-        assert str(row.cells[1]).endswith(", 1 edit waits")
+        assert str(row.cells[1]).endswith(", 1 approval waits")
 
     scene.ask(look)
 
@@ -190,7 +190,46 @@ def test_no_approval_is_lost_or_applied_twice(scene: Scene) -> None:
 def test_a_dry_run_says_that_the_edit_would_wait_and_an_approval_has_a_reason(scene: Scene) -> None:
     dry = scene.ok("plan", "edit", "nightly", "--remove", "test", "--dry-run").splitlines()
     assert dry[-1] == "The edit would wait for a person: remove task 'test' (edits=remove_task)."
-    assert "No edit of plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
+    assert "Nothing in plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
     submit(scene, "--remove", "test")
     scene.ok("plan", "approve", "nightly", "1", "--reason", "fine by me")
     assert "fine by me" in scene.ok("plan", "approvals", "nightly", "--all")
+
+
+RELEASE = """
+id: release
+tasks:
+  build: {shell: 'echo built'}
+  deploy: {shell: 'echo deployed', after: build, approval: {by: [ann, "release-*"], timeout: 4h, else: fail}}
+"""
+
+
+def test_a_task_waits_for_approval_also_after_its_process_was_killed(scene: Scene) -> None:
+    path = write(scene.folder, RELEASE, "release.yaml")
+    alone = scene.run("run", path, "--store", "memory:")
+    assert (alone.exit_code, "Task 'deploy' needs approval" in alone.stderr) == (64, True), alone.output
+    with scene.process("run", path, "--store", scene.url, "--local") as owner:
+        soon(lambda: "1 approval waits" in scene.ok("plan", "list"))
+        owner.kill()
+        owner.wait(PATIENCE)
+    lines = scene.ok("plan", "approvals", "release").splitlines()
+    assert lines[0].startswith("approval 1: start of task 'deploy', waits for ")
+    assert lines[1] == "    waits because of: task 'deploy' waits for approval by ann or release-*"
+    assert lines[2].startswith("    not approved in 3 h 59 min")
+    assert "it waits for approval 1 by ann or release-*" in scene.ok("plan", "why", "release", "deploy")
+    other = scene.run("plan", "approve", "release", "1", "--by", "bob")
+    assert (other.exit_code, "is decided by ann or release-*, and not by 'bob'" in other.stderr) == (64, True)
+    said = scene.ok("plan", "approve", "release", "1", "--by", "release-bot", "--reason", "tested")
+    assert said == "Approval 1 of plan 'release' is given: the task starts when a device is free.\n"
+    scene.ok("resume", "release", "--store", scene.url, "--local", "--takeover-after", "0.1s")
+    assert scene.json("plan", "show", "release")["state"] == "completed"
+
+
+def test_a_task_that_may_not_start_says_who_refused(scene: Scene) -> None:
+    path = write(scene.folder, RELEASE, "release.yaml")
+    with scene.process("run", path, "--store", scene.url, "--local") as owner:
+        soon(lambda: "1 approval waits" in scene.ok("plan", "list"))
+        said = scene.ok("plan", "refuse", "release", "1", "--by", "ann", "--reason", "too late")
+        assert said == "Task 'deploy' of plan 'release' does not start.\n"
+        assert owner.wait(PATIENCE) == 2
+    assert "the start was refused by ann: too late" in scene.ok("plan", "story", "release")

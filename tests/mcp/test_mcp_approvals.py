@@ -150,7 +150,7 @@ async def test_an_edit_that_was_decided_elsewhere_meanwhile_is_not_decided_twice
             return types.ElicitResult(action="accept", content=dict(APPROVE))
 
         async with Client(server_of(scene), elicitation_callback=slow) as client:
-            with pytest.raises(Refused, match="no edit waits for approval 1"):
+            with pytest.raises(Refused, match="nothing waits for approval 1"):
                 await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
             assert (await call(client, "read_plan", plan="nightly"))["version"] == 0
 
@@ -160,7 +160,7 @@ async def test_a_decision_counts_only_for_the_edit_that_was_shown() -> None:
     async with running_plan(plan=RULES, elicitation_callback=Person("decline")) as (client, _, stage):
         with pytest.raises(Refused, match="the edit waits for approval 1"):
             await call(client, "edit_plan", plan="nightly", edits=[REMOVE])
-        with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
+        with pytest.raises(ApprovalGone, match="nothing waits for approval 1"):
             await decide(LocalSystem(stage.fleet()), "nightly", 1, "another edit", Decision(**APPROVE))
         assert [approval["state"] for approval in (await call(client, "list_approvals", plan="nightly"))["items"]] == [
             "waiting"

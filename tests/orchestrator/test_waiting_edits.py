@@ -109,7 +109,7 @@ async def test_a_person_may_change_a_waiting_edit() -> None:
         runner.approve(number, "ann", EditBatch((RemoveTask("nobody"),)))
     assert [approval.id for approval in runner.approvals()] == [number]
     runner.approve(number, "ann", EditBatch((UpdateTask("b", priority=4), AddTask(task("c"))), "ann"))
-    with pytest.raises(ApprovalGone, match="no edit waits for approval 1"):
+    with pytest.raises(ApprovalGone, match="nothing waits for approval 1"):
         runner.approve(number, "ann")
     await running
     assert sorted(ORDER) == ["a", "b", "c"]

@@ -368,6 +368,21 @@ def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
         assert answer == {"edits": [{"op": "cancel_task", "task_id": "site"}], "reason": ""}
 
 
+def test_the_start_of_a_task_is_approved(browser: Any) -> None:
+    scene = release_scene()
+    scene.approvals[0].update(task="package", by=["release-*"], batch={"edits": []}, cost=0.0, effects={})
+    scene.approvals[0].update(reasons=["task 'package' waits for approval by release-*"])
+    with served(scene) as url, opened(browser, url, "#/plans/release/edits") as page:
+        waiting = page.locator(".waiting", has_text="The start of package needs approval")
+        waiting.wait_for()
+        assert "task 'package' waits for approval by release-*" in waiting.inner_text()
+        assert waiting.get_by_role("button").all_inner_texts() == ["Approve", "Refuse"]
+        page.get_by_label("Reason for the decision").fill("tested")
+        page.get_by_role("button", name="Approve").click()
+        waiting.wait_for(state="detached")
+        assert ("plans/release/approvals/1/approve", {"reason": "tested"}) in scene.posted
+
+
 @pytest.mark.long
 def test_a_waiting_edit_is_changed_and_a_task_for_an_agent_added(browser: Any) -> None:
     scene = release_scene()
@@ -411,7 +426,7 @@ def test_the_cost_of_models_is_shown_and_a_spent_budget_raised(browser: Any) -> 
     scene = release_scene()
     with served(scene) as url, opened(browser, url, "#/plans") as page:
         page.locator(".attention").first.wait_for()
-        assert page.locator(".attention").all_inner_texts() == ["1 edit waits", "budget spent"]
+        assert page.locator(".attention").all_inner_texts() == ["1 approval waits", "budget spent"]
         page.goto(f"{url}/#/plans/release/edits")
         page.get_by_text("4 calls of openai:gpt-5, 4,816 tokens in, 352 out, price unknown, 11 s").wait_for()
         version = page.locator(".batch", has_text="version 1")

@@ -3,6 +3,7 @@ is good for."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,9 +14,13 @@ import pytest
 
 from asterism.api.credentials import InvalidScope
 from asterism.api.operation import API
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.server import people_proxy
 from asterism.server.people_proxy import WORD_LASTS, InvalidProxy, PeopleProxy, parse_groups, parse_networks
 from asterism.server.request_guard import Gate
+from tests.process_scenes import PATIENCE
 from tests.server.server_scenes import BASE, EventClient, ServerScene, server_scene
 
 ME = f"{API}/me"
@@ -59,6 +64,24 @@ async def test_a_person_has_the_scopes_of_the_groups_that_the_proxy_names() -> N
             assert (await client.post(f"{API}/plans/x/cancel", json={})).status_code == 403
             assert (await client.post(f"{API}/logout")).status_code == 409
         assert await scene.credentials.all() == [], "no session outlives the word of the proxy"
+
+
+async def test_a_person_approves_the_start_of_a_task_by_the_groups_that_the_proxy_names() -> None:
+    plan = Constellation("release")
+    plan.add(Task("deploy", shell="true", approval={"by": "release-managers"}))
+    async with server_scene(people=the_proxy()) as scene:
+        running = asyncio.create_task(DurableOrchestrator(scene.fleet, local=1).run(plan))
+        decision = f"{API}/plans/release/approvals/1/approve"
+        async with from_address(scene, groups="ops, release-managers") as manager:
+            async with asyncio.timeout(PATIENCE):
+                while (await manager.get(f"{API}/plans/release/approvals")).json().get("items", []) == []:
+                    await scene.fleet.clock.sleep(0.05)
+            async with from_address(scene, user="release-managers-fan", groups="ops") as other:
+                refused = await other.post(decision, json={})
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:asterism:problem:approval-forbidden")
+            assert (await manager.post(decision, json={"author": "release-managers"})).status_code == 403
+            assert (await manager.post(decision, json={})).status_code == 200
+        assert (await running).state == "completed"
 
 
 @both

@@ -58,8 +58,9 @@ class LoginRefused(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential(Record, key="id", sparse=("revoked_at", "page_sha256")):
-    """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``."""
+class Credential(Record, key="id", sparse=("revoked_at", "page_sha256", "groups")):
+    """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``. ``groups`` are
+    those that a proxy names."""
 
     id: str
     name: str
@@ -71,6 +72,7 @@ class Credential(Record, key="id", sparse=("revoked_at", "page_sha256")):
     revoked_at: float | None = None
     page_sha256: str | None = field(default=None, repr=False)
     scopes: frozenset[str] = field(kw_only=True)
+    groups: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def state(self, now: float) -> str:
         """``active``, ``expired`` or ``revoked``."""

@@ -261,6 +261,8 @@ class WaitingEdit(Document):
     why: str
     version: int | None
     escalated_at: float | None = None
+    task: Annotated[str | None, Doc("The task that needs approval for its start; the batch is then empty.")] = None
+    by: Annotated[list[str], Doc("Who may decide about that; empty for everybody.")] = field(default_factory=list)
     cost: float = 0.0
     effects: dict[str, list[str]] = field(default_factory=dict)
     escalates_at: float | None = None
@@ -289,8 +291,8 @@ class PlanHead(Document):
     last_heard_at: float | None = None
     paused: str | None = None
     cancelling: bool = False
-    waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 edit waits`.")] = ""
-    waiting_edits: Annotated[int, Doc("How many edits wait for a person.")] = 0
+    waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 approval waits`.")] = ""
+    waiting_edits: Annotated[int, Doc("How many edits, and starts of tasks, wait for a person.")] = 0
     budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False
 
 

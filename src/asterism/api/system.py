@@ -75,6 +75,9 @@ class LocalSystem(Operations):
     caller: Credential | None = None
     """Whose scopes limit what is done; None if nothing does."""
 
+    groups: frozenset[str] = frozenset()
+    """The groups that a proxy names for the caller."""
+
     client: Actor | None = None
     """Who asks, if it is not this process."""
 

@@ -135,8 +135,8 @@ class ApprovalRecords:
 def _notice(name: str, edit: WaitingEdit) -> Notice:
     """Tells people that an edit waits, or still waits. What a model wrote in it is not part of the message."""
     at, still = (edit.at, "") if edit.escalated_at is None else (edit.escalated_at, "still ")
-    by = f" by {edit.batch.author}" if edit.batch.author else ""
-    message = f"plan {name}: an edit{by} {still}waits for approval {edit.id} (asterism plan approvals {name})"
+    by = f" by {' or '.join(edit.by)}" if edit.by else ""
+    message = f"plan {name}: {edit.subject} {still}waits for approval {edit.id}{by} (asterism plan approvals {name})"
     return Notice(at, "approval", message)
 
 

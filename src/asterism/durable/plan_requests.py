@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -35,7 +35,7 @@ from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edit_rules import names_devices
-from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits, WaitingEdit
+from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
 from asterism.durable import admin
@@ -295,7 +295,7 @@ WHY = RequestKind(
     changes=False,
 )
 
-_PROBLEMS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": CycleGone}
+_PROBLEMS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": CycleGone, "forbidden": ApprovalForbidden}
 
 
 def _error_json(device: str, error: Exception) -> dict[str, Any]:
@@ -606,19 +606,23 @@ async def approve_edit(
     reason: str = "",
     *,
     who: str | None = None,
+    groups: Iterable[str] = (),
     timeout: float = ANSWER_TIMEOUT,
 ) -> EditAnswer:
-    """Apply a waiting edit, or ``batch`` in its place; ``reason`` is kept with it. Durable on return. Raises
-    ApprovalGone; EditRejected, with the edit still waiting; PlanError if the plan is being cancelled; NotAnswered and
-    AnswerLost."""
-    by = who or fleet.by
-    request: dict[str, Any] = {"approval": number, "who": by, "reason": reason}
+    """Apply a waiting edit, or ``batch`` in its place, or let a task start; ``reason`` is kept with it. ``groups`` are
+    those of the person. Durable on return. Raises ApprovalGone, ApprovalForbidden; EditRejected, with the edit still
+    waiting; PlanError if the plan is being cancelled; NotAnswered and AnswerLost."""
+    by, groups = who or fleet.by, [*groups]
+    request: dict[str, Any] = {"approval": number, "who": by, "reason": reason, "groups": groups}
     if batch is not None:
         request["batch"] = batch
 
     async def at_rest(also: list[Write]) -> Applied:
         return await admin.change_once(
-            fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).approve(number, by, batch, reason), also
+            fleet,
+            name,
+            lambda waiting, plan: admin.of_rules(waiting, name).approve(number, by, batch, reason, groups),
+            also,
         )
 
     head, _ = await read_head(fleet.store, name)
@@ -627,15 +631,22 @@ async def approve_edit(
 
 
 async def refuse_edit(
-    fleet: Fleet, name: str, number: int, reason: str = "", *, who: str | None = None, timeout: float = ANSWER_TIMEOUT
+    fleet: Fleet,
+    name: str,
+    number: int,
+    reason: str = "",
+    *,
+    who: str | None = None,
+    groups: Iterable[str] = (),
+    timeout: float = ANSWER_TIMEOUT,
 ) -> WaitingEdit:
-    """Drop a waiting edit. Durable on return. Raises ApprovalGone, and what ``approve_edit`` raises."""
-    by = who or fleet.by
-    request = {"approval": number, "who": by, "reason": reason}
+    """Drop a waiting edit, or let a task not start. Durable on return. Raises what ``approve_edit`` raises."""
+    by, groups = who or fleet.by, [*groups]
+    request = {"approval": number, "who": by, "reason": reason, "groups": groups}
 
     async def at_rest(also: list[Write]) -> WaitingEdit:
         return await admin.change_once(
-            fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).refuse(number, by, reason), also
+            fleet, name, lambda waiting, plan: admin.of_rules(waiting, name).refuse(number, by, reason, groups), also
         )
 
     head, _ = await read_head(fleet.store, name)
@@ -644,11 +655,15 @@ async def refuse_edit(
 
 
 def _approve(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
-    return owner.execution.waiting.approve(request["approval"], request["who"], batch_of(request), request["reason"])
+    return owner.execution.waiting.approve(
+        request["approval"], request["who"], batch_of(request), request["reason"], request.get("groups", ())
+    )
 
 
 def _refuse(owner: RunningPlan, request: Mapping[str, Any]) -> WaitingEdit:
-    return owner.execution.waiting.refuse(request["approval"], request["who"], request["reason"])
+    return owner.execution.waiting.refuse(
+        request["approval"], request["who"], request["reason"], request.get("groups", ())
+    )
 
 
 APPROVE = RequestKind(

@@ -118,8 +118,8 @@ class PlanSummary:
 class ListedPlan:
     """A plan in a list: its summary, and what is so at this moment. ``owner`` is the live session that runs the plan,
     ``gone`` the one that ran it last, if none does. ``paused`` and ``cancel_request`` say who asked and why.
-    ``waiting`` is how many edits wait for a person; ``budget_held`` whether the budget of its editor is spent; ``runs``
-    are the runs of its running tasks, by task."""
+    ``waiting`` is how many approvals wait for a person; ``budget_held`` whether the budget of its editor is spent;
+    ``runs`` are the runs of its running tasks, by task."""
 
     summary: PlanSummary
     owner: Session | None = None
@@ -172,9 +172,9 @@ class ListedPlan:
 
     @property
     def waits_for_person(self) -> str:
-        """What a person has to decide, such as ``1 edit waits``; empty if nothing."""
-        edits = f"{plural(self.waiting, 'edit')} wait{'s' if self.waiting == 1 else ''}"
-        return ", ".join([*([edits] if self.waiting else []), *(["budget spent"] if self.budget_spent else [])])
+        """What a person has to decide, such as ``1 approval waits``; empty if nothing."""
+        waits = f"{plural(self.waiting, 'approval')} wait{'s' if self.waiting == 1 else ''}"
+        return ", ".join([*([waits] if self.waiting else []), *(["budget spent"] if self.budget_spent else [])])
 
 
 @dataclass(frozen=True, slots=True)

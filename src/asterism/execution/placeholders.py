@@ -226,4 +226,5 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         outputs={name: fill_text(path, scope) for name, path in task.outputs.items()},
         uses={fill_text(name, scope): amount for name, amount in task.uses.items()},
         wait_for=None if task.wait_for is None else _fill_wait(task.wait_for, scope),
+        approval=None if task.approval is None else fill_value(task.approval, scope),
     )

@@ -92,7 +92,8 @@ class Question:
         author, reason = batch.get("author"), batch.get("reason")
         why = f": {clean(reason)}" if reason else ""
         held = [f"It holds: {join_names(self.edit.tasks, MOST_NAMES)}."] if self.edit.tasks else []
-        head = f"Approval {self.edit.id} of plan {self.plan!r}. Edit by {clean(author or 'somebody')}{why}"
+        subject = f"Edit by {clean(author or 'somebody')}{why}" if self.edit.task is None else self.edit.reasons[0]
+        head = f"Approval {self.edit.id} of plan {self.plan!r}. {clean(subject)}"
         return "\n".join([head, *map(clean, lines), *held])
 
     @property
@@ -172,7 +173,7 @@ async def decide(system: LocalSystem, plan: str, number: int, mark: str, decisio
         return DecidedEdit(name=plan, approval=number, state="waiting", why="nobody has decided yet")
     asked = await question(system, plan, number)
     if asked is None or asked.mark != mark:
-        raise ApprovalGone(f"no edit waits for approval {number} of plan {plan!r} any more")
+        raise ApprovalGone(f"nothing waits for approval {number} of plan {plan!r} any more")
     if decision.decision == "refuse":
         refused = await system.refuse_edit(plan, number, decision.reason)
         return DecidedEdit(name=plan, approval=number, state=refused.state, why=refused.why)

@@ -44,6 +44,7 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
+from asterism.core.plan.task_approval import NotApproved
 from asterism.core.plan.task_files import handles_files
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.execution.foreach_expansion import expansion
@@ -157,9 +158,10 @@ class Execution:
         """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
         self.plan.clock, self.plan.on_applied = self.now, self.applied
         now = self.now()
+        self.waiting.edited()
         for node in tuple(self.plan.nodes.values()):
             if node.awaits:
-                self.awaiting.begin(node)
+                self._wait(node)
             if node.status is not RUNNING or node.tentative is not None:
                 continue
             member = self.roster.find(node.device) if node.device is not None else None
@@ -230,10 +232,26 @@ class Execution:
         """Let a ready task wait for the world, or advance a group. Returns True: one task has made its step."""
         if self._waiting and self.waiting.holds(node):
             return True
-        if node.task.wait_for is None:
+        if node.task.foreach is not None:
             return advance_group(self, node, now)
-        self.awaiting.begin(node)
+        if node.decision is None:
+            self._wait(node)
+        elif node.needless:
+            self._cancel_task(node, f"the start was {node.decision}")
+        else:
+            self.plan.start(node, HERE, now)
+            self.fail(node, NotApproved(f"the start was {node.decision}"))
         return True
+
+    def _wait(self, node: Node) -> None:
+        """Let a ready task wait for the world, or for a person; or go on waiting."""
+        if node.task.approval is None:
+            self.awaiting.begin(node)
+            return
+        if not node.awaits:
+            self.plan.wait(node, self.now())
+            self.events.task_changed("task_waiting", node)
+        self.waiting.ask(node)
 
     def _still_stopping(self, node: Node) -> bool:
         """Whether an execution of a task has not stopped yet: a task is executed once at a time. A teardown waits for
@@ -507,12 +525,13 @@ class Execution:
             self._forget_timers(node)
         self.unplaceable.edited()
         self.awaiting.edited()
+        self.waiting.edited()
         self.wake()
 
     def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
         """An edit begins to wait for a person, or was refused."""
         self.cycles.publish_waiting(kind, edit)
-        if kind == "edit_refused" and not self.cancelling:
+        if kind == "edit_refused" and edit.task is None and not self.cancelling:
             self.cycles.ask_again(edit)
 
     def cancel(self, reason: str = "") -> None:
@@ -575,7 +594,8 @@ class Execution:
         self.wake()
 
     def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
-        return {*self.parked, *self.waiting.parked, *self.unplaceable, *self.awaiting}
+        asking = {self.plan.nodes[edit.task] for edit in self.waiting.waiting.values() if edit.task is not None}
+        return {*self.parked, *self.waiting.parked, *self.unplaceable, *self.awaiting, *asking}
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -350,7 +350,7 @@ def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: No
         return Holder("pause", execution.plan.id, "the plan is paused")
     if (waiting := execution.waiting.holder_of(node.id)) is not None:
         return approval_holder(waiting, node.id)
-    if node.task.wait_for is not None:  # it needs no device
+    if node.task.wait_for is not None or node.needs_approval:  # it needs no device
         return None
     if node in execution.parked:
         return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")

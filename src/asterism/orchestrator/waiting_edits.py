@@ -4,6 +4,9 @@
 scope is rejected (``core/plan/edit_rules.py``). An edit that a rule names, or whose editor
 may have read untrusted data (``core/plan/taint.py``), waits. All others are applied.
 
+A task with ``approval`` waits in the same way for its start (``ask``): it is a waiting edit that changes nothing. What
+a person decides about it is a step of the plan, ``Graph.decide``, whether a process runs the plan or not.
+
 A held task that is ready is set aside when its turn comes, and queued again when no waiting edit holds it. The plan
 does not end while an edit waits. After its time the edit is refused, so it never stops the plan for good.
 """
@@ -42,6 +45,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import mark_violations, taint_reasons, taint_violations
+from asterism.core.plan.task_approval import approvers
 
 Save = Callable[[WaitingEdit], None]
 """Called with each edit that begins to wait, or was decided, in the step that records it."""
@@ -166,27 +170,58 @@ class WaitingEdits:
             batch = replace(batch, base_version=self._plan.version)
         tasks = touched_tasks(batch, self._plan, tried)
         edit = WaitingEdit(self._newest + 1, batch, now, now + self.timeout, reasons, tasks, cycle)
+        self._begin(edit, f"by {batch.author or 'somebody'}: {batch.description}")
+        raise EditWaits(edit)
+
+    def ask(self, node: Node) -> None:
+        """Let a person decide whether a waiting task may start, unless somebody is asked already."""
+        if any(edit.task == node.id for edit in self.waiting.values()):
+            return
+        approval, now = node.task.approval or {}, self._now()
+        expires_at = now + approval.get("timeout", APPROVAL_TIMEOUT)
+        reason = f"task {node.id!r} waits {node.task.wait_text}"
+        batch, by = EditBatch((), base_version=self._plan.version), approvers(approval)
+        edit = WaitingEdit(self._newest + 1, batch, now, expires_at, (reason,), (node.id,), task=node.id, by=tuple(by))
+        self._begin(edit, reason)
+
+    def _begin(self, edit: WaitingEdit, why: str) -> None:
         self._newest = edit.id
         self._add(edit)
-        self._record("edit waits", edit, f"by {batch.author or 'somebody'}: {batch.description}")
+        self._record("waits", edit, why)
         self._announce("edit_waiting", edit)
         self._set_timer()
-        raise EditWaits(edit)
+
+    def edited(self) -> None:
+        """An edit of the plan, now or while nobody ran it: tasks that it has changed or removed ask again."""
+        for edit in [edit for edit in self.waiting.values() if edit.task is not None and self._asking(edit) is None]:
+            why = "an edit changed the task"
+            self._decide(edit.decided(EXPIRED, "", self._now(), why), "expired", why)
+
+    def _asking(self, edit: WaitingEdit) -> Node | None:
+        """The task that asks for its start; None if it does not any more."""
+        node = self._plan.nodes.get(edit.task or "")
+        return node if node is not None and node.awaits and node.needs_approval else None
 
     def get(self, number: int) -> WaitingEdit:
         """Raises ApprovalGone."""
         edit = self.waiting.get(number)
-        if edit is None or edit.expires_at <= self._now():
+        if edit is None or edit.expires_at <= self._now() or (edit.task is not None and self._asking(edit) is None):
             raise ApprovalGone(
-                f"no edit waits for approval {number}: it was approved, refused, its time was up, or it never existed"
+                f"nothing waits for approval {number}: it was approved, refused, its time was up, or it never existed"
             )
         return edit
 
-    def approve(self, number: int, who: str, batch: EditBatch | None = None, reason: str = "") -> Applied:
-        """Apply a waiting edit, or ``batch`` in its place, with all checks. Raises ApprovalGone; and EditRejected, with
-        the edit still waiting: it may be changed or refused."""
+    def approve(
+        self, number: int, who: str, batch: EditBatch | None = None, reason: str = "", groups: Iterable[str] = ()
+    ) -> Applied:
+        """Apply a waiting edit, or ``batch`` in its place, with all checks; or let a task start. Raises ApprovalGone,
+        ApprovalForbidden; and EditRejected, with the edit still waiting: it may be changed or refused."""
         edit, now = self.get(number), self._now()
+        edit.check_approver(who, groups)
         if batch is not None:
+            if edit.task is not None:
+                problem = f"approval {number} is for the start of task {edit.task!r}; to change the task, edit the plan"
+                self._plan.reject(batch, [Violation(None, "approval", problem)])
             self._check_devices(batch)
         applied = self._plan.apply(edit.batch if batch is None else replace(batch, editor=None), now)
         why = ": ".join([*(["changed"] if batch is not None else []), *([reason] if reason else [])])
@@ -194,13 +229,15 @@ class WaitingEdits:
         if batch is not None:
             decided = replace(decided, batch=batch)
         changed = ", changed" if batch is not None else ""
-        self._decide(decided, "edit approved", f"by {who}{changed}" + (f": {reason}" if reason else ""))
+        self._decide(decided, "approved", f"by {who}{changed}" + (f": {reason}" if reason else ""))
         return applied
 
-    def refuse(self, number: int, who: str, reason: str = "") -> WaitingEdit:
-        """Drop a waiting edit. Raises ApprovalGone."""
-        decided = self.get(number).decided(REFUSED, who, self._now(), reason)
-        self._decide(decided, "edit refused", f"by {who}" + (f": {reason}" if reason else ""))
+    def refuse(self, number: int, who: str, reason: str = "", groups: Iterable[str] = ()) -> WaitingEdit:
+        """Drop a waiting edit, or let a task not start. Raises ApprovalGone and ApprovalForbidden."""
+        edit = self.get(number)
+        edit.check_approver(who, groups)
+        decided = edit.decided(REFUSED, who, self._now(), reason)
+        self._decide(decided, "refused", f"by {who}" + (f": {reason}" if reason else ""))
         self._announce_refusal(decided)
         return decided
 
@@ -219,7 +256,7 @@ class WaitingEdits:
         """The plan is being cancelled: no edit waits any more."""
         for edit in tuple(self.waiting.values()):
             why = "the plan was cancelled"
-            self._decide(edit.decided(EXPIRED, "", self._now(), why), "edit expired", why)
+            self._decide(edit.decided(EXPIRED, "", self._now(), why), "expired", why)
 
     def close(self) -> None:
         """The plan ends or is left."""
@@ -235,6 +272,9 @@ class WaitingEdits:
         del self.waiting[edit.id]
         self._held.subtract(edit.tasks)
         self._record(what, edit, why)
+        if edit.task is not None and (node := self._asking(edit)) is not None:
+            decision = f"refused {why}" if edit.state == REFUSED else f"not approved: {why}"
+            self._plan.decide(node, self._now(), APPROVED if edit.state == APPROVED else decision, why)
         free = [node for node in self.parked if not self._held[node.id]]
         for node in free:
             del self.parked[node]
@@ -245,7 +285,8 @@ class WaitingEdits:
 
     def _record(self, what: str, edit: WaitingEdit, why: str) -> None:
         """In the story and, in the same commit, wherever the edits are kept."""
-        self._plan.note(self._now(), what, None, f"approval {edit.id}, {why}")
+        subject = "edit" if edit.task is None else "start"
+        self._plan.note(self._now(), f"{subject} {what}", None, f"approval {edit.id}, {why}")
         self.save(edit)
 
     def _set_timer(self) -> None:
@@ -259,11 +300,12 @@ class WaitingEdits:
         now = self._now()
         for edit in [waiting for waiting in self.waiting.values() if waiting.expires_at <= now]:
             decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")
-            self._decide(decided, "edit expired", "nobody approved it in time")
+            self._decide(decided, "expired", "nobody approved it in time")
             self._announce_refusal(decided)
         for edit in [waiting for waiting in self.waiting.values() if self._escalates_at(waiting) <= now]:
             escalated = self.waiting[edit.id] = replace(edit, escalated_at=now)
-            self._record("edit escalated", escalated, f"by {edit.batch.author or 'somebody'}: nobody has decided yet")
+            by = "" if edit.task is not None else f"by {edit.batch.author or 'somebody'}: "
+            self._record("escalated", escalated, f"{by}nobody has decided yet")
             self._announce("edit_escalated", escalated)
         self._set_timer()
 

@@ -25,6 +25,7 @@ from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import awaited, task_files
 from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
+from asterism.core.plan.task_approval import EXCLUDED
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
@@ -92,6 +93,8 @@ class TaskChecks:
             yield from self._agent(self.task.agent)
         if self.task.plugin is not None:
             yield from self._plugin(self.task.plugin)
+        if self.task.approval is not None:
+            yield from self._approval()
 
     def _actions(self) -> Iterator[Finding]:
         actions = [action for action in ACTIONS if getattr(self.task, action) is not None]
@@ -111,6 +114,12 @@ class TaskChecks:
             yield ("wait_for",), problem, False
         if self.task.teardown is not None:
             yield ("teardown",), "is a teardown, so it cannot wait: a teardown ends in bounded time", False
+
+    def _approval(self) -> Iterator[Finding]:
+        for name in [name for name in EXCLUDED if name != "foreach" and getattr(self.task, name)]:
+            yield (name,), f"a task with approval cannot have {name}", False
+        if self.task.teardown is not None:
+            yield ("teardown",), "is a teardown, so it cannot need approval: a teardown runs in any case", False
 
     def _dependencies(self) -> Iterator[Finding]:
         for source, on, when, path in self.task.dependencies():
@@ -447,6 +456,8 @@ def _texts(task: models.Task) -> Iterator[Found]:
         yield ("uses", name), name
     if task.wait_for is not None:
         yield from _texts_in(("wait_for",), wait_fields(task.wait_for))
+    if task.approval is not None:
+        yield from _texts_in(("approval",), task.approval.model_dump(by_alias=True, exclude_none=True))
     if task.skip_if_unchanged is not None:
         yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.given())
     if isinstance(task.agent, str):

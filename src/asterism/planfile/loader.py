@@ -475,7 +475,7 @@ def _takes_files(inputs: Any) -> bool:
 
 
 _RAW = ("http", "inputs", "env", "agent", "plugin")
-_CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for")
+_CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for", "approval")
 """The fields of a task that have another form in a plan file."""
 
 _SAME = tuple(name for name in models.Task.model_fields if name in Task.__dataclass_fields__ and name not in _CONVERTED)
@@ -490,6 +490,8 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         values["skip_if_unchanged"] = task.skip_if_unchanged.given()
     if task.wait_for is not None:
         values["wait_for"] = wait_fields(task.wait_for)
+    if task.approval is not None:
+        values["approval"] = task.approval.model_dump(by_alias=True, exclude_none=True)
     needs, effects = frozenset(task.wanted.needs or ()), frozenset(task.effects or ())
     return Task(task_id, device=task.wanted.id, needs=needs, effects=effects, **values)
 

@@ -229,6 +229,24 @@ class WaitFor(Shape):
     timeout: Annotated[Duration | None, Field(description="the task fails after so long; default: never")] = None
 
 
+class Approval(Shape):
+    """A person decides whether the task starts."""
+
+    by: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[list[Name], _list],
+            _one_of("must be a name or a list of names"),
+            Field(description="the people or groups who may decide, or patterns of them; default: everybody"),
+        ]
+        | None
+    ) = None
+    timeout: Annotated[Duration | None, Field(description="it is not approved after so long; default: 1d")] = None
+    otherwise: Annotated[
+        Literal["fail", "skip"] | None,
+        Field(alias="else", description="what a task does that is not approved; default: fail"),
+    ] = None
+
+
 Part = str | int
 """A part of a path: a key or an index."""
 
@@ -308,6 +326,7 @@ class Task(Shape):
     wait_for: Annotated[
         WaitFor | None, Field(description="wait for an event, a time or a task of another plan, and execute nothing")
     ] = None
+    approval: Annotated[Approval | None, Field(description="wait for a person before it starts")] = None
     skip_if_unchanged: Annotated[
         Unchanged | None, Field(description="skip it if these files are as after its last execution")
     ] = None

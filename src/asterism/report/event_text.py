@@ -9,7 +9,6 @@ from typing import Any
 from asterism.base.durations import format_duration
 from asterism.base.text import plural
 from asterism.core.errors import SENTENCE_ERRORS, AsterismError, RecordedError, error_text
-from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -85,8 +84,13 @@ def _rejected(event: EditEvent, plan: Constellation) -> str:
 
 def _waits(event: TaskEvent, plan: Constellation) -> str:
     node = plan.nodes.get(event.task_id)
-    wait = None if node is None else node.task.wait_for
-    return f"{event.task_id} waits" if wait is None else f"{event.task_id} waits {wait_text(wait)}"
+    wait = None if node is None else node.task.wait_for or node.task.approval
+    return f"{event.task_id} waits" if node is None or wait is None else f"{event.task_id} waits {node.task.wait_text}"
+
+
+def _approval(event: EditEvent, state: str) -> str:
+    what = f"the edit of {event.author}" if event.author else "the start of a task"
+    return f"approval {event.approval}: {what} {state}: {event.reason}"
 
 
 def _task(text: str) -> Callable[[Any, Constellation], str]:
@@ -133,9 +137,9 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "stuck": _cycle("cycle {cycle} opened: no task can start"),
     "edit_applied": _applied,
     "edit_rejected": _rejected,
-    "edit_waiting": _cycle("an edit of {author} waits for approval {approval}: {reason}"),
-    "edit_escalated": _cycle("approval {approval}: the edit of {author} still waits: {reason}"),
-    "edit_refused": _cycle("approval {approval}: the edit of {author} was refused: {reason}"),
+    "edit_waiting": lambda event, plan: _approval(event, "waits"),
+    "edit_escalated": lambda event, plan: _approval(event, "still waits"),
+    "edit_refused": lambda event, plan: _approval(event, "was refused"),
     "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
     "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
 from asterism.core.lazy_dataclass import dataclass
-from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.folded_groups import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED
@@ -176,7 +175,7 @@ def _action(task: Task) -> str:
     if task.plugin is not None:
         return plugin_text(task.plugin)
     if task.wait_for is not None:
-        return f"wait {wait_text(task.wait_for)}"
+        return f"wait {task.wait_text}"
     if task.call is None:
         return ""
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"

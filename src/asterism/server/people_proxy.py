@@ -73,12 +73,13 @@ class PeopleProxy:
         if any(len(headers.getlist(name)) > 1 for name in (self.user_header, self.groups_header)):
             raise RequestRefused(400, f"the proxy sent {self.user_header} or {self.groups_header} twice")
         name = clean_name(headers.get(self.user_header, ""))
-        groups = _decoded(headers.get(self.groups_header, "")).replace("|", ",").split(",")[:MOST_GROUPS]
-        scopes = frozenset[str]().union(*(self.scopes.get(group.strip(), ()) for group in (*groups, EVERYBODY)))
+        listed = _decoded(headers.get(self.groups_header, "")).replace("|", ",").split(",")[:MOST_GROUPS]
+        groups = frozenset(filter(None, map(str.strip, listed)))
+        scopes = frozenset[str]().union(*(self.scopes.get(group, ()) for group in (*groups, EVERYBODY)))
         if not scopes:
             raise RequestRefused(403, f"you are logged in as {name}, but none of your groups may do anything here")
         identity = f"{PROXY}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-        return Credential(identity, name, "", PROXY, 0.0, PROXY, math.inf, scopes=scopes)
+        return Credential(identity, name, "", PROXY, 0.0, PROXY, math.inf, scopes=scopes, groups=groups)
 
     def is_sender(self, request: Request) -> bool:
         """Whether the proxy sent a request."""

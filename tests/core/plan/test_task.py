@@ -153,7 +153,7 @@ def test_a_changed_task_keeps_the_rest() -> None:
 
 def test_a_change_of_an_unknown_field_lists_the_fields_there_are() -> None:
     with pytest.raises(
-        InvalidTask, match=r"'a': no such field: colour; the fields are agent, argv, backoff, call, "
+        InvalidTask, match=r"'a': no such field: colour; the fields are agent, approval, argv, backoff, call, "
     ) as caught:
         Task("a").changed({"colour": "red", "timeout": 5})
     assert "timeout" in str(caught.value)

@@ -237,7 +237,14 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
         batch = await checked_batch(system, name, request.edits, request.reason, author=request.author)
     who = signature(system, request.author)
     answer = await plan_requests.approve_edit(
-        system.fleet, name, request.approval, batch, request.reason, who=who, timeout=request.timeout
+        system.fleet,
+        name,
+        request.approval,
+        batch,
+        request.reason,
+        who=who,
+        groups=system.groups,
+        timeout=request.timeout,
     )
     return plan_documents.edit_outcome(name, answer, dry_run=False)
 
@@ -245,7 +252,13 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     who = signature(system, request.author)
     decided = await plan_requests.refuse_edit(
-        system.fleet, request.plan, request.approval, request.reason, who=who, timeout=request.timeout
+        system.fleet,
+        request.plan,
+        request.approval,
+        request.reason,
+        who=who,
+        groups=system.groups,
+        timeout=request.timeout,
     )
     with contextlib.suppress(StoreUnavailable):  # then the next edit or request does
         await count_refusals(system.fleet.store, request.plan)

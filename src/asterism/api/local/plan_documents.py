@@ -20,7 +20,6 @@ from asterism.core.errors import UnknownTask, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.assignment_lock import EditCycle
-from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import batch_cost
 from asterism.core.plan.edit_trial import removed_tasks, trial
@@ -215,7 +214,7 @@ def task_document(
         node,
         name=node.task.description or node.id,
         status=status_of_group(node.shown_status, behind),
-        waits_for=mask.shown(wait_text(node.task.wait_for or {})) if node.awaits else None,
+        waits_for=mask.shown(node.task.wait_text) if node.awaits else None,
         reason=mask.shown(reason) if reason else None,
         device=node.device if run is None else run.device,
         phase=None if stored is None else stored.phase(node),

@@ -32,7 +32,7 @@ from asterism.core.errors import (
 from asterism.core.json_values import JsonObject
 from asterism.core.limits import InvalidLimit, UnknownLimit
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
-from asterism.core.plan.edits import ApprovalGone, EditWaits
+from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditWaits
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
@@ -67,6 +67,7 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (EditWaits, 409, "edit-waits"),
     (NoProposal, 422, "no-proposal"),
     (ApprovalGone, 404, "unknown-approval"),
+    (ApprovalForbidden, 403, "approval-forbidden"),
     (CycleGone, 404, "unknown-cycle"),
     (CycleClaimed, 409, "cycle-claimed"),
     (UnknownConstellation, 404, "unknown-plan"),

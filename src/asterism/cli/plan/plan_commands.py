@@ -741,15 +741,15 @@ approval_argument = click.argument("approval", type=click.IntRange(min=1))
 @plan.command()
 @option("--all", "Also list edits that were approved, refused or expired.", to="everything")
 async def approvals(system: System, name: str, everything: bool) -> Answer:
-    """List the edits of a plan that wait for a person.
+    """List the edits of a plan, and the starts of its tasks, that wait for a person.
 
     Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
-    tasks that it would change; all other tasks go on."""
+    tasks that it would change; all other tasks go on. A task with `approval` waits for its start."""
     from asterism.cli.plan.plan_views import approval_lines
 
     page = await system.list_approvals(name, everything)
     if not page.items:
-        return Answer(page.items, notes=[f"No edit of plan {name!r} waits for a person."])
+        return Answer(page.items, notes=[f"Nothing in plan {name!r} waits for a person."])
     store = same_system(system.url)
     return Answer(page.items, lambda width: approval_lines(name, page.items, page.now or 0.0, store))
 
@@ -761,7 +761,7 @@ async def approvals(system: System, name: str, everything: bool) -> Answer:
 @_editor_options
 @on_system()
 def approve(name: str, approval: int, reason: str, who: str | None, timeout: float, **wanted: Any) -> Any:
-    """Approve an edit that waits for a person.
+    """Approve an edit, or the start of a task, that waits for a person.
 
     \b
     asterism plan approve nightly 2
@@ -769,12 +769,14 @@ def approve(name: str, approval: int, reason: str, who: str | None, timeout: flo
 
     The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
     is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""
+    from asterism.cli.plan.plan_views import approved_lines
+
     batch = edit_batch(**wanted, may_be_empty=True)
     author = who or batch.author or None
 
     async def ask(system: System) -> Answer:
         edit = system.approve_edit(name, approval, batch.edits or None, reason, author, timeout)
-        return await attempt_edit(system, name, edit)
+        return await attempt_edit(system, name, edit, lambda outcome: approved_lines(approval, outcome))
 
     return ask
 
@@ -784,10 +786,13 @@ def approve(name: str, approval: int, reason: str, who: str | None, timeout: flo
 @reason_option("for its author and the story")
 @_editor_options
 async def refuse(system: System, name: str, approval: int, reason: str, who: str | None, timeout: float) -> Answer:
-    """Refuse an edit that waits for a person.
+    """Refuse an edit, or the start of a task, that waits for a person.
 
-    The plan stays as it is, and the tasks that the edit held go on."""
+    After an edit, the plan stays as it is, and the tasks that the edit held go on. A task that may not start fails, or
+    is skipped if its `approval` says so."""
     decided = await system.refuse_edit(name, approval, reason, who, timeout)
+    if decided.task is not None:
+        return Answer(decided, f"Task {decided.task!r} of plan {name!r} does not start.")
     return Answer(decided, f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
 
 

@@ -209,6 +209,7 @@ def run(
     plan_file = load_plan_file(plan, given_parameters(settings, params_file), only, fleet=stored, tick=tick)
     if not stored:
         _check_secrets(plan_file)
+        _check_approvals(plan_file)
     if result is not None and result not in plan_file.constellation and not _may_grow(plan_file, editor):
         hint = suggestion(result, list(plan_file.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
@@ -263,6 +264,16 @@ def _check_secrets(plan_file: PlanFile) -> None:
         needs = ", ".join(f"{name!r} (task {task!r})" for name, task in missing.items())
         what = f"The environment lacks secrets of the plan: {needs}; nothing was done."
         raise UnusablePlanFile(clean(f"{what} Set them, or run the plan on devices that have them: --store URL."))
+
+
+def _check_approvals(plan_file: PlanFile) -> None:
+    """Raise UnusablePlanFile if a task needs approval: nobody could give it in a plan without a store."""
+    from asterism.execution.foreach_expansion import template_of
+
+    for node in plan_file.constellation.nodes.values():
+        if (template_of(node.task) or node.task).approval is not None:
+            what = f"Task {node.id!r} needs approval, which a person gives in a plan that is in a store"
+            raise UnusablePlanFile(clean(f"{what}; nothing was done. Run it with --store URL."))
 
 
 def _run_here(

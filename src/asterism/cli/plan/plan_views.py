@@ -113,7 +113,7 @@ def review_lines(plan: documents.Plan, store: str = "") -> list[str]:
         command = f"asterism plan cycles {plan.name}{store}"
         lines.append(f"edit cycle {cycles[0].id} is open ({about}){more}; list with: {command}")
     if plan.waiting_edits:
-        number = "1 edit waits" if plan.waiting_edits == 1 else f"{plan.waiting_edits:,} edits wait"
+        number = "1 approval waits" if plan.waiting_edits == 1 else f"{plan.waiting_edits:,} approvals wait"
         lines.append(f"{number} for a person; list with: asterism plan approvals {plan.name}{store}")
     return [clean(line) for line in lines]
 
@@ -317,19 +317,28 @@ def waiting_lines(name: str, edit: documents.WaitingEdit, store: str = "") -> li
     ]
 
 
+def approved_lines(approval: int, outcome: documents.EditOutcome) -> list[str]:
+    """What an approval has changed: the plan, or that a task may start."""
+    if not outcome.edits:
+        return [f"Approval {approval} of plan {outcome.name!r} is given: the task starts when a device is free."]
+    return applied_lines(outcome)
+
+
 def approval_lines(name: str, edits: Sequence[documents.WaitingEdit], now: float, store: str = "") -> Iterator[Text]:
     """Each edit with all of its work: a person approves what is shown."""
     for edit in edits:
         by = clean(edit.batch.get("author") or "somebody")
         why = f": {clean(edit.batch['reason'])}" if edit.batch.get("reason") else ""
-        yield Text(f"approval {edit.id}: edit by {by}{why}, {_decision(edit, now)}")
+        subject = f"edit by {by}{why}" if edit.task is None else f"start of task {edit.task!r}"
+        yield Text(f"approval {edit.id}: {clean(subject)}, {_decision(edit, now)}")
         for line in edit.changes:
             yield Text(f"    {line}")
         for reason in edit.reasons:
             yield Text(f"    waits because of: {clean(reason)}", style=DIM)
         if edit.state == WAITING:
             held = f"; holds {join_names(edit.tasks, MOST_NAMES)}" if edit.tasks else ""
-            yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
+            what = "refused" if edit.task is None else "not approved"
+            yield Text(f"    {what} in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
     first = next((edit for edit in edits if edit.state == WAITING), None)
     if first is not None:
         decided = f"{clean(name)} {first.id}{store}"

@@ -268,10 +268,14 @@ _TASK_KINDS = {
 """The kinds of events by the entries of the story. Others are not told: a run reports to its plan, for example."""
 
 _APPROVAL_KINDS = {
-    "edit waits": "edit_waiting",
-    "edit escalated": "edit_escalated",
-    "edit refused": "edit_refused",
-    "edit expired": "edit_refused",
+    f"{subject} {what}": kind
+    for subject in ("edit", "start")
+    for what, kind in (
+        ("waits", "edit_waiting"),
+        ("escalated", "edit_escalated"),
+        ("refused", "edit_refused"),
+        ("expired", "edit_refused"),
+    )
 }
 _CLOSED_BY = {"timeout": "edit_timeout", "unclaimed": "edit_timeout", "abandoned": "edit_abandoned"}
 

@@ -215,12 +215,12 @@ class Attempt:
     def _replace(self, node: Node, task: Task) -> None:
         before, node.task = node.task, task
         self.graph.records.mark(node)
-        if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
+        if (before.priority, lane_of(before), before.approval) != (task.priority, lane_of(task), task.approval):
             self.moved.add(node)
         self._ranked(node, before)
         if [*outputs_of(before)] != [*outputs_of(task)]:
             self.outputs_changed.add(node.id)
-        if before.wait_for != task.wait_for:
+        if before.wait_for != task.wait_for or before.approval is not None or task.approval is not None:
             self.renewed.append(node)
         joins.replaced(self.graph, node, before)
         if is_marked(task):
@@ -498,7 +498,8 @@ class Attempt:
         if batch.editor is not None:
             graph.edited.update(dict.fromkeys(self.rewritten, batch.editor))
         for node in self.renewed:
-            node.awaited_since = None
+            if node.awaited_since is not None or node.decision is not None:
+                node.awaited_since = node.decision = node.entry = None
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None

@@ -14,6 +14,7 @@ from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import JsonObject
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task_approval import may_decide
 from asterism.core.record_codec import Record
 
 Key = str | tuple[str, str]
@@ -309,11 +310,18 @@ class ApprovalGone(AsterismError):
     """No edit waits under this number: it was approved, refused, its time was up, or it never existed."""
 
 
+class ApprovalForbidden(AsterismError):
+    """Somebody else decides whether a task may start (``by`` of its ``approval``)."""
+
+
 @dataclass(frozen=True, slots=True)
-class WaitingEdit(Record):
+class WaitingEdit(Record, sparse=("task", "by")):
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
-    those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""
+    those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long.
+
+    With ``task`` and an empty batch it is a task that needs approval for its start (task_approval.py), about which
+    those decide whom ``by`` names."""
 
     id: int
     batch: EditBatch
@@ -328,6 +336,21 @@ class WaitingEdit(Record):
     why: str = ""
     version: int | None = None
     escalated_at: float | None = None
+    task: str | None = None
+    by: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What waits, in words."""
+        if self.task is not None:
+            return f"the start of task {self.task!r}"
+        return f"an edit by {self.batch.author}" if self.batch.author else "an edit"
+
+    def check_approver(self, who: str, groups: Iterable[str] = ()) -> None:
+        """Raise ApprovalForbidden if somebody of this name, who is in these groups, may not decide."""
+        if not may_decide(self.by, {who, *groups}):
+            by = " or ".join(self.by)
+            raise ApprovalForbidden(f"approval {self.id}, {self.subject}, is decided by {by}, and not by {who!r}")
 
     def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
         return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)

@@ -78,8 +78,11 @@ def _reasons(
         if unmet and placement is not None and placement.kind == "approval":
             unmet += (placement,)
         stuck = any(holder.kind == "dependency" and graph.nodes[holder.name].status in TERMINAL for holder in unmet)
-        waiting = tuple(approval_holder(edit, node.id) for edit in edits if stuck or node.id in edit.tasks)
-        awaited = (_awaited(node, now), *([placement] if placement is not None else [])) if node.awaits else ()
+        waiting = tuple(
+            approval_holder(edit, node.id) for edit in edits if node.id in edit.tasks or (stuck and edit.task is None)
+        )
+        for_the_world = node.awaits and node.task.approval is None
+        awaited = (_awaited(node, now), *([placement] if placement is not None else [])) if for_the_world else ()
         holders = unmet or _reviews(graph, lock, node, now) or awaited
         holders = holders or (() if waiting and not placement else _placed(placement))
         holders += tuple(holder for holder in waiting if holder not in holders)
@@ -101,6 +104,9 @@ def _reasons(
 
 def approval_holder(edit: WaitingEdit, task: str) -> Holder:
     """An edit that waits for approval, as what holds a task, or keeps the plan with it from its end."""
+    if edit.task == task:
+        by = f" by {' or '.join(edit.by)}" if edit.by else ""
+        return Holder("approval", str(edit.id), f"it waits for approval {edit.id}{by}")
     changes = " that changes it" if task in edit.tasks else ""
     text = f"an edit{changes} waits for approval {edit.id}, by {edit.batch.author or 'somebody'}"
     return Holder("approval", str(edit.id), text if changes else f"{text}, and until then the plan does not end")

@@ -24,7 +24,6 @@ from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, erro
 from asterism.core.history import Entry, step_time
 from asterism.core.json_values import NOTHING
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
-from asterism.core.plan.awaited import wait_text
 from asterism.core.plan.edits import Key
 from asterism.core.plan.group_elements import is_marked
 from asterism.core.plan.node import NO_EDGES, AttemptTimes, Node, outcome_fits, provisional_below
@@ -42,6 +41,7 @@ from asterism.core.plan.status import (
     TaskStatus,
 )
 from asterism.core.plan.task import Dependency
+from asterism.core.plan.task_approval import APPROVED, SKIP
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
 PLAN_CANCELLED = "the constellation was cancelled"
@@ -277,11 +277,22 @@ class Graph:
 
     def wait(self, node: Node, now: float) -> None:
         """Let a ready task wait for the world: it leaves the queue until it is started and ended in one step."""
-        if node.status is not PENDING or node.open or node.held or node.task.wait_for is None:
+        waits = node.task.wait_for is not None or (node.needs_approval and node.decision is None)
+        if node.status is not PENDING or node.open or node.held or not waits:
             self.refuse(node, "wait")
         node.entry, node.awaited_since = None, step_time(self.last_at, now)
         self.records.mark(node)
-        self.add_entry(now, "waits", node.id, wait_text(node.task.wait_for))
+        self.add_entry(now, "waits", node.id, node.task.wait_text)
+
+    def decide(self, node: Node, now: float, decision: str, by: str) -> None:
+        """Record whether a waiting task may start: ``approved``, or why not. It is queued, for its start or its end."""
+        if not node.awaits or not node.needs_approval:
+            self.refuse(node, "be approved")
+        node.awaited_since, node.decision = None, decision
+        node.needless = decision != APPROVED and (node.task.approval or {}).get("else") == SKIP
+        self.records.mark(node)
+        self.add_entry(now, APPROVED if decision == APPROVED else "not approved", node.id, by)
+        self.requeue(node)
 
     def add_taint(self, node: Node, now: float, why: str) -> None:
         """Record that a task brings data into the plan that strangers may have written; see taint.py."""

@@ -13,7 +13,8 @@
     lose        task                                      its device vanished (``count_loss``)
     release     task, now, why                            it was put back before it began
     cancel      task, now, why
-    wait        task, now                                 a ready task begins to wait for the world (``wait_for``)
+    wait        task, now                                 a ready task begins to wait (``wait_for``, ``approval``)
+    decide      task, now, decision, by                   a person decided whether a waiting task may start
     taint       task, now, why                            a task brings untrusted data into the plan (``add_taint``)
     note        now, what, task, why                      an entry of the story that changes nothing
     edit        batch, now                                an accepted batch; adding a task reopens an ended plan
@@ -193,6 +194,7 @@ class RecordedConstellation(Constellation):
     release = _recorded("release", Constellation.release)
     set_files = _recorded("files", Constellation.set_files)
     wait = _recorded("wait", Constellation.wait)
+    decide = _recorded("decide", Constellation.decide)
     add_taint = _recorded("taint", Constellation.add_taint)
 
     def set_device(self, node: Node, device: str, run: str | None = None, session: str = "") -> None:
@@ -429,6 +431,7 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
     "wait": lambda plan, lock, task, now: plan.wait(plan.node(task), now),
+    "decide": lambda plan, lock, task, now, decision, by: plan.decide(plan.node(task), now, decision, by),
     "taint": lambda plan, lock, task, now, why: plan.add_taint(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),
     "edit": _edit,

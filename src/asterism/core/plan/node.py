@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
+from asterism.core.plan.task_approval import APPROVED
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 
@@ -122,14 +123,20 @@ class Node:
     times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
     files: str | None = None  # the manifest of the files that it has made (execution/artifacts.py)
     spent: int = 0  # attempts before the plan was retried: they do not count against its retries
-    awaited_since: float | None = None  # when it began to wait for the world; see awaited.py
+    awaited_since: float | None = None  # when it began to wait for the world, or for a person; see awaited.py
+    decision: str | None = None  # of a person about its start; see task_approval.py
 
     def __post_init__(self) -> None:
         self.id, self.urgency = self.task.id, self.task.priority
 
     @property
+    def needs_approval(self) -> bool:
+        """Whether it may not start, because no person has approved that."""
+        return self.task.approval is not None and self.decision != APPROVED
+
+    @property
     def awaits(self) -> bool:
-        """Whether it waits for the world: it is ready, and not in the queue."""
+        """Whether it waits for the world, or for a person: it is ready, and not in the queue."""
         return self.awaited_since is not None and self.status is PENDING
 
     @property

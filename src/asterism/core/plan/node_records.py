@@ -56,6 +56,7 @@ class NodeState(NamedTuple):
     files: str | None
     spent: int
     awaited_since: float | None
+    decision: str | None
 
 
 class NodeRecord(NamedTuple):

@@ -207,7 +207,7 @@ def _reset(graph: Graph, node: Node) -> None:
     node.tentative, node.unsettled, node.reviewed, node.needless = None, False, True, False
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = node.files = None
     node.epoch, node.losses, node.spent, node.reason, node.times = 0, 0, node.attempts, "", None
-    node.awaited_since = None
+    node.awaited_since = node.decision = None
 
 
 def _recount(graph: Graph) -> None:

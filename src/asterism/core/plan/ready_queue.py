@@ -24,7 +24,7 @@ from itertools import chain
 
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import ANY_DEVICE, Lane, lane_of
+from asterism.core.plan.task import ANY_DEVICE, GROUP_LANE, Lane, lane_of
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (negated: the least comes first), position among equals, a serial number, the node."""
@@ -49,7 +49,10 @@ class ReadyQueue:
         entry = node.entry = (-node.urgency, -node.rank, since, serial, node)
         own_lane = task.foreach is not None or task.agent is not None or task.wait_for is not None
         plain = task.device is None and not task.needs and not own_lane and task.plugin is None
-        lane = ANY_DEVICE if plain else lane_of(task)
+        if task.approval is not None and node.needs_approval:
+            lane = GROUP_LANE
+        else:
+            lane = ANY_DEVICE if plain else lane_of(task)
         run = self.lanes.get(lane)
         if run is None:
             self.lanes[lane] = deque((entry,))

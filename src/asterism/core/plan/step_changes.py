@@ -10,7 +10,7 @@ kind          data
 ``edit``      ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, ``diff`` (``structure_diff``)
 ``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; at the end ``outcome``,
               ``cost``
-``approval``  ``approval`` (its number), ``what`` (edit waits, approved, refused, expired), ``why``
+``approval``  ``approval`` (its number), ``what`` (edit or start waits, approved, refused, expired), ``why``
 ``plan``      ``what`` happened, ``why``, and the ``state`` of the plan after the step
 ============  ========================================================================================================
 
@@ -42,8 +42,12 @@ PLACED = frozenset({"locate", "tried", "lose", "files"})
 
 _PLACINGS = {"locate": "located", "files": "files kept"}
 
-APPROVAL_NOTES = frozenset({"edit waits", "edit escalated", "edit approved", "edit refused", "edit expired"})
-"""Entries of the story about edits that wait for a person (``orchestrator/waiting_edits.py``)."""
+APPROVAL_NOTES = frozenset(
+    f"{subject} {what}"
+    for subject in ("edit", "start")
+    for what in ("waits", "escalated", "approved", "refused", "expired")
+)
+"""Entries of the story about edits, and starts of tasks, that wait for a person (``orchestrator/waiting_edits.py``)."""
 
 
 class Change(NamedTuple):

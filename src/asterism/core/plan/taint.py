@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from asterism.core.errors import NotJson, Violation
 from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
@@ -45,17 +46,31 @@ def taint_of_editor(graph: Graph) -> list[str]:
 
 
 def mark_violations(tried: Trial) -> list[Violation]:
-    """Why the edits of an editor are rejected, without a question to a person: in the end an untrusted task, or a group
-    whose elements are, is gone or has no mark."""
-    marks: dict[str, list[bool]] = {}
+    """Why the edits of an editor are rejected, without a question to a person: in the end an untrusted task, or one
+    that needs approval, or a group of such elements, is gone or has no mark."""
+    untrusted = _lost(tried, "untrusted", "is marked as untrusted", "the mark")
+    return untrusted + _lost(tried, "approval", "needs approval", "or changes that")
+
+
+def _lost(tried: Trial, name: str, words: str, mark: str) -> list[Violation]:
+    """The edits after which a task lacks a field that marks it."""
+    marks: dict[str, list[Any]] = {}
     lost: dict[str, Change] = {}
     for change in tried.changes:
-        wanted = marks.setdefault(change.task_id, _marks(change.before))
-        if not _lacks(_marks(change.after), wanted):
+        wanted = marks.setdefault(change.task_id, _marks(change.before, name))
+        if not _lacks(_marks(change.after, name), wanted):
             lost.pop(change.task_id, None)
         elif change.task_id not in lost or lost[change.task_id].after is None:
             lost[change.task_id] = change
-    return [Violation(change.edit, "untrusted", _mark_lost(change)) for change in lost.values()]
+    return [
+        Violation(
+            change.edit,
+            name,
+            f"task {change.task_id!r} {words}; only a person removes "
+            + ("the task: cancel it instead" if change.after is None else mark),
+        )
+        for change in lost.values()
+    ]
 
 
 def taint_violations(batch: EditBatch) -> list[Violation]:
@@ -64,18 +79,13 @@ def taint_violations(batch: EditBatch) -> list[Violation]:
     return [Violation(index, "untrusted", "only a person removes the taint of a plan") for index in edits]
 
 
-def _mark_lost(change: Change) -> str:
-    what = "the task: cancel it instead" if change.after is None else "the mark"
-    return f"task {change.task_id!r} is marked as untrusted; only a person removes {what}"
+def _marks(task: Task | None, name: str) -> list[Any]:
+    """The mark of a task, and that of its elements, level by level."""
+    return [] if task is None else [getattr(work, name) for work in work_of(task)]
 
 
-def _marks(task: Task | None) -> list[bool]:
-    """Whether a task is untrusted, and whether its elements will be, level by level."""
-    return [] if task is None else [work.untrusted for work in work_of(task)]
-
-
-def _lacks(marks: list[bool], wanted: list[bool]) -> bool:
-    return any(want and not mark for mark, want in zip_longest(marks, wanted, fillvalue=False))
+def _lacks(marks: list[Any], wanted: list[Any]) -> bool:
+    return any(want and mark != want for mark, want in zip_longest(marks, wanted))
 
 
 def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:

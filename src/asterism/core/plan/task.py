@@ -14,7 +14,8 @@ from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import uses_problems
 from asterism.core.plan import task_files
-from asterism.core.plan.awaited import excluded_problem, wait_problems
+from asterism.core.plan.awaited import excluded_problem, wait_problems, wait_text
+from asterism.core.plan.task_approval import EXCLUDED, approval_problems, approval_text
 from asterism.core.record_codec import Record
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ ACTIONS = ("call", "argv", "shell", "http", "agent", "plugin")
 
 MAPPINGS = (
     *("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent", "outputs", "uses", "wait_for"),
-    "plugin",
+    *("plugin", "approval"),
 )
 """The fields of a task that are mappings, which may contain any values."""
 
@@ -132,6 +133,9 @@ class Task(Generic[Value_co]):
     ``wait_for`` makes a task that waits for an event, a time or a task of another plan, and takes no slot (awaited.py).
     Its result is the data of the event, or the result of that task. Strangers may have written the data of an event, so
     a task that waits for one is ``untrusted``.
+
+    A task with ``approval`` does not start before a person has approved that (task_approval.py): ``{"by": the names of
+    people or groups, or patterns of them, "timeout": seconds, "else": "fail" or "skip"}``.
     """
 
     id: str
@@ -164,6 +168,7 @@ class Task(Generic[Value_co]):
     wait_for: Mapping[str, Any] | None = None
     plugin: Mapping[str, Any] | None = None
     heartbeat_timeout: float | None = None
+    approval: Mapping[str, Any] | None = None
 
     if not TYPE_CHECKING:  # pragma: no branch
 
@@ -199,6 +204,11 @@ class Task(Generic[Value_co]):
         if not changes:
             raise InvalidTask(f"task {self.id!r}: the update changes nothing; name at least one field")
         return replace(self, **changes)
+
+    @property
+    def wait_text(self) -> str:
+        """What it waits for before it starts, such as ``for event 'payment/17'`` or ``for approval by ann``."""
+        return approval_text(self.approval) if self.approval is not None else wait_text(self.wait_for or {})
 
     def to_json(self) -> JsonObject:
         """The fields that differ from their defaults. Raises NotJson for a callable without an import path."""
@@ -380,8 +390,12 @@ _TYPES: dict[str, tuple[type, str]] = {
     "uses": (Mapping, "a mapping of limits to numbers"),
     "wait_for": (Mapping, "a mapping"),
     "plugin": (Mapping, "a mapping"),
+    "approval": (Mapping, "a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for", "plugin")
+_OPTIONAL = (
+    *("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for", "plugin"),
+    "approval",
+)
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -442,6 +456,10 @@ def _problems(task: Task) -> list[FieldProblem]:
         excluded = excluded_problem(task)
         texts = [*wait_problems(task.wait_for), *([] if excluded is None else [excluded])]
         problems += [FieldProblem("wait_for", text) for text in texts]
+    if isinstance(task.approval, Mapping):
+        texts = [*approval_problems(task.approval)]
+        texts += [f"a task with approval cannot have {name}" for name in EXCLUDED if getattr(task, name)]
+        problems += [FieldProblem("approval", text) for text in texts]
     return problems
 
 

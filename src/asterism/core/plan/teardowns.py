@@ -56,6 +56,8 @@ def pair_problems(node: Node) -> Iterator[str]:
     """What is wrong with a task as a set-up or as a teardown."""
     if node.task.wait_for is not None and (node.teardowns or node.setup is not None):
         yield f"{node.id!r} waits for the world, so it can be neither a set-up nor a teardown"
+    if node.task.approval is not None and (node.teardowns or node.setup is not None):
+        yield f"{node.id!r} needs approval, so it can be neither a set-up nor a teardown; put it before the set-up"
     if node.teardowns:
         if node.task.foreach is not None:
             yield f"{node.id!r} is a group, which no device executes; a set-up is a single task"

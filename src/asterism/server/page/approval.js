@@ -1,4 +1,5 @@
 // An edit that waits for a person, who approves, changes or refuses it.
+import { addressOf } from "./address.js";
 import { post } from "./api.js";
 import { Diff } from "./batch_diff.js";
 import { Action, Field, lines } from "./parts.js";
@@ -11,12 +12,12 @@ import { clock, costText, words } from "./words.js";
 export function Approval({ item, name, done, show, change, cycle }) {
   const [reason, setReason] = useState("");
   const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
-  return html`<article class="waiting"><p class="head"><b>${item.batch.author || "an editor"}</b> wants to change the plan<span class="spring"></span><time>${clock(item.at)}</time></p>
+  return html`<article class="waiting"><p class="head">${item.task ? html`The start of <b>${item.task}</b> needs approval` : html`<b>${item.batch.author || "an editor"}</b> wants to change the plan`}<span class="spring"></span><time>${clock(item.at)}</time></p>
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
-    <${Diff} edits=${item.batch.edits} changes=${item.changes} />
+    ${!item.task && html`<${Diff} edits=${item.batch.edits} changes=${item.changes} />`}
     <${Facts} item=${item} cost=${cycle?.cost} />
     ${may("approve_edit") && html`<${Field} label="Reason for the decision">${lines(reason, setReason, { people: true })}<//>`}
-    <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${show}>Show in the graph</a>`}</p></article>`;
+    <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${!item.task && may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${item.task ? addressOf(["plans", name, "graph"], { task: item.task }) : show}>Show in the graph</a>`}</p></article>`;
 }
 
 // Why it waits, what its tasks cost and do, and what happens if nobody decides.
@@ -28,7 +29,7 @@ function Facts({ item, cost }) {
     ${effects.length > 0 && html`<div><dt>What they do</dt><dd>${effects.map(([task, found]) => html`<span class="line-of">${task} ${found.map(words).join(" and ")}</span>`)}</dd></div>`}
     ${item.tasks.length > 0 && html`<div><dt>Held until then</dt><dd>${item.tasks.slice(0, 8).join(", ")}${item.tasks.length > 8 ? ` and ${item.tasks.length - 8} more` : ""}</dd></div>`}
     ${cost && html`<div><dt>Its model</dt><dd>${costText(cost)}</dd></div>`}
-    <div><dt>If nobody decides</dt><dd>${escalation(item)}refused at ${clock(item.expires_at)}</dd></div></dl>`;
+    <div><dt>If nobody decides</dt><dd>${escalation(item)}${item.task ? "not approved" : "refused"} at ${clock(item.expires_at)}</dd></div></dl>`;
 }
 
 const RECEIVERS = { command: "the notify command", url: "the notify address" };

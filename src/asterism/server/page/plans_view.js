@@ -9,7 +9,7 @@ import { html, useState } from "./ui.js";
 import { clock, duration, plural, words } from "./words.js";
 
 // What a person has to decide.
-const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "edit")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
+const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "approval")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
 
 export function PlansView({ fleet }) {
   return may("list_plans") ? html`<${PlanList} fleet=${fleet} />` : html`<${OwnPlans} />`;
