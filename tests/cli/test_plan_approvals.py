@@ -215,7 +215,7 @@ def test_a_task_waits_for_approval_also_after_its_process_was_killed(scene: Scen
     lines = scene.ok("plan", "approvals", "release").splitlines()
     assert lines[0].startswith("approval 1: start of task 'deploy', waits for ")
     assert lines[1] == "    waits because of: task 'deploy' waits for approval by ann or release-*"
-    assert lines[2].startswith("    not approved in 3 h 59 min")
+    assert lines[2].startswith("    not approved in ")
     assert "it waits for approval 1 by ann or release-*" in scene.ok("plan", "why", "release", "deploy")
     other = scene.run("plan", "approve", "release", "1", "--by", "bob")
     assert (other.exit_code, "is decided by ann or release-*, and not by 'bob'" in other.stderr) == (64, True)

@@ -16,7 +16,7 @@ from asterism.cli.plan.plan_watch import origin_of
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.session import ENDED
-from asterism.durable.journal_store import head_key, insert_plan, record_key
+from asterism.durable.journal_store import head_key, insert_plan, load, record_key
 from asterism.durable.stored_plans import unreadable_plans
 from asterism.fleet.fleet import Fleet
 from asterism.report.result_report import PlanOrigin
@@ -296,6 +296,37 @@ def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> N
     assert "[ended]" in late.stderr
 
 
+def test_a_task_is_changed_without_json(scene: Scene) -> None:
+    keeping(scene)
+    script = "set -e\n\techo 'one'\necho \"zwei – {x}\"\n"
+    (scene.folder / "new.sh").write_text(script)
+    words = ["--set", "test.timeout=5m", "--set", "test.retries=2", "--set", "test.description=two words = one"]
+    scene.ok("plan", "edit", "nightly", "--set-file", "test.shell=new.sh", *words)
+    task = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan["test"].task
+    assert (task.shell, task.timeout, task.retries) == (script, 300.0, 2)
+    assert task.description == "two words = one"
+    scene.ok("plan", "edit", "nightly", "--set", "test.description=", "--set", "test.timeout=null")
+    task = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan["test"].task
+    assert (task.description, task.timeout) == ("", None)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [{"op": "add_task", "task": {"id": "mail", "shell": "true"}, "after": "test"}],
+        [{"op": "add_task", "task": {"id": "mail", "shell": "true", "after": {"test": "completion"}}}],
+        [
+            {"op": "add_task", "task": {"id": "mail", "shell": "true", "after": ["log"]}},  # one that comes later
+            {"op": "add_task", "task": {"id": "log", "shell": "true", "handles": "test"}},
+        ],
+    ],
+)
+def test_a_batch_adds_a_task_with_its_dependencies(scene: Scene, edits: list[dict[str, Any]]) -> None:
+    keeping(scene)
+    scene.ok("plan", "edit", "nightly", "--edits", "-", stdin=json.dumps({"edits": edits}))
+    assert scene.tasks("plan", "show", "nightly")["mail"]["after"].keys() <= {"test", "log"} != set()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -308,7 +339,12 @@ def test_a_batch_comes_from_a_file_or_from_the_standard_input(scene: Scene) -> N
         (["--dependents", "bridge", "--add", '{"id": "x"}'], "--dependents needs --remove"),
         (["--edits", "nothing.json"], "nothing.json cannot be read"),
         (["--edits", "-"], "standard input is not JSON"),
-        (["--edits", "-", "--remove", "x"], "--edits excludes --add and --remove"),
+        (["--edits", "-", "--remove", "x"], "--edits excludes --add, --remove, --set and --set-file"),
+        (["--set", "shell=x"], "'shell=x' is not TASK.FIELD=VALUE"),
+        (["--set", "test.color=x"], "the fields are agent, approval, argv,"),
+        (["--set", "test.retries=x"], "retries is JSON, and 'x' is not"),
+        (["--set", "test.timeout=x"], "'x' is not a"),
+        (["--set-file", "test.shell=nothing.sh"], "nothing.sh cannot be read"),
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], message: str) -> None:

@@ -12,7 +12,7 @@ from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.durable import cycle_requests
-from asterism.durable.cycle_requests import answer_cycle, claim_cycle, list_cycles
+from asterism.durable.cycle_requests import answer_cycle, claim_cycle, list_cycles, release_cycle
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import AnswerLost, NotAnswered, RequestHandler, edit_plan
 from asterism.store.protocol import PutRegister
@@ -206,3 +206,16 @@ async def test_edits_and_answers_of_many_processes_are_each_applied_once(stage: 
     results = await asyncio.gather(*edits, *answers)
     assert sorted(answer.applied.version for answer in results) == list(range(1, 8))
     assert len((await job).values) == 9
+
+
+async def test_a_person_closes_a_cycle_that_another_editor_has_claimed(stage: Stage) -> None:
+    job = await reviewed(stage)
+    await claim_cycle(stage.fleet(), "nightly", 1, who="bob", lease=500.0)
+    released = await release_cycle(stage.fleet(), "nightly", 1, "bob hangs", who="eve")
+    assert released.id == 1
+    with pytest.raises(CycleGone):
+        await release_cycle(stage.fleet(), "nightly", 1)
+    result = await job
+    assert (result.state, sorted(result.values)) == ("completed", ["a", "b"])
+    story = [(entry.what, entry.why) for entry in result.plan.story()]
+    assert ("cycle released", "cycle 1, by eve: bob hangs") in story

@@ -255,3 +255,27 @@ async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> Non
     with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
         orchestrator.claim(1, "somebody")
     await running
+
+
+async def test_an_editor_that_hangs_is_pushed_aside_by_a_person() -> None:
+    cancelled = []
+
+    async def hangs(view: Any, events: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            return [edits.CancelTask("b")]  # it does not count any more
+
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p")
+    runner = Orchestrator([LocalDevice("here")], editor=hangs, edit_on=lambda task: task.id == "a")
+    running = asyncio.ensure_future(runner.run(plan))
+    await at(5)
+    (cycle,) = runner.cycles()
+    closed = runner.release_cycle(cycle.id, "ann", "it hangs")
+    assert closed.outcome == "released"
+    with pytest.raises(CycleGone):
+        runner.release_cycle(cycle.id, "ann")
+    result = await running
+    assert (result.state, sorted(result.values), cancelled) == ("completed", ["a", "b"], [True])
+    assert ("cycle released", "cycle 1, by ann: it hangs") in [(entry.what, entry.why) for entry in plan.story()]

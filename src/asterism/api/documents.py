@@ -582,6 +582,27 @@ class TaskWhy(Document):
     answered_by: str | None = None
 
 
+class PlanCause(Document):
+    """``tasks`` do not run, for these reasons, and ``behind`` them wait so many others."""
+
+    tasks: list[str]
+    text: Annotated[str, Doc("The reasons in a sentence.")]
+    reasons: list[Reason]
+    behind: int
+    advice: list[str]
+
+
+class PlanWhy(Document):
+    """What holds a plan. ``running`` are the tasks that a device executes: without any, nothing moves. ``left`` tasks
+    wait for more causes than are listed."""
+
+    name: str
+    state: str
+    running: list[str]
+    causes: list[PlanCause]
+    left: int
+
+
 class LogEntry(Document):
     attempt: int
     at: float

@@ -306,6 +306,7 @@ class PlanOperations:
     explain_task = Operation(
         OneTask, documents.TaskWhy, "Why a task does not run.", "GET /plans/{plan}/tasks/{task}/why"
     )
+    explain_plan = Operation(OnePlan, documents.PlanWhy, "What holds a plan, by cause.", "GET /plans/{plan}/why")
     list_files = Operation(
         ListFiles, documents.Page[documents.PlanFile], "The files that tasks have made.", "GET /plans/{plan}/files"
     )
@@ -421,6 +422,13 @@ class ClaimCycle(OnePlan):
     timeout: Timeout = 10.0
 
 
+class ReleaseCycle(OnePlan):
+    cycle: CycleNumber
+    reason: Reason = ""
+    author: Author = None
+    timeout: Timeout = 10.0
+
+
 class AnswerCycle(OnePlan):
     """The edits of an answer; without any, the plan goes on as it is."""
 
@@ -506,6 +514,12 @@ class EditOperations:
         "POST /plans/{plan}/cycles/{cycle}/answer",
         needs=EDIT,
         edits=True,
+    )
+    release_cycle = Operation(
+        ReleaseCycle,
+        documents.CycleDetails,
+        "Close an edit cycle whose editor does not answer: the plan goes on as it is.",
+        "POST /plans/{plan}/cycles/{cycle}/release",
     )
     list_approvals = Operation(
         ListApprovals,

@@ -39,15 +39,15 @@ class CommandGroup(click.Group):
     """A group that lists its commands in the order of their definition, and completes names in a shell."""
 
     def command(  # type: ignore[override]
-        self, **terms: Any
+        self, name: str | None = None, **terms: Any
     ) -> Callable[[Callable[..., Any]], click.Command]:
-        """As of click, with what the function says: the first word of its name is that of the command, an ``async``
+        """As of click, with what the function says: the first word of its name is the name of the command, unless one is given, an ``async``
         function whose first parameter is ``system`` or ``fleet`` gets one, as with ``on_system``, and a parameter
         without an option is an argument."""
 
         def add(function: Callable[..., Any]) -> click.Command:
-            name = function.__name__.partition("_")[0]
-            return super(CommandGroup, self).command(name, **terms)(_with_arguments(_with_place(function)))
+            command = name or function.__name__.partition("_")[0]
+            return super(CommandGroup, self).command(command, **terms)(_with_arguments(_with_place(function)))
 
         return add
 

@@ -248,8 +248,8 @@ def editor_terms(path: str | None, edit_on: Any, option_values: dict[str, Any]) 
     model = take_model_terms(path, edit_on, option_values)
     if model is not None:
         return {"editor": model}
-    if path == OUTSIDE:  # a cycle waits for a claim until its time is up
-        return {"editor": None, "external": True, "claim_timeout": float("inf"), "edit_on": edit_on or "all"}
+    if path == OUTSIDE:
+        return {"editor": None, "external": True, "edit_on": edit_on or "all"}
     return {"editor": load_editor(path), "edit_on": edit_on or "all"}
 
 

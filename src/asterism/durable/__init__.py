@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from asterism.durable.cycle_requests import answer_cycle as answer_cycle
     from asterism.durable.cycle_requests import claim_cycle as claim_cycle
     from asterism.durable.cycle_requests import list_cycles as list_cycles
+    from asterism.durable.cycle_requests import release_cycle as release_cycle
     from asterism.durable.durable_orchestrator import DurableOrchestrator as DurableOrchestrator
     from asterism.durable.editor_budget import go_on_without_editor as go_on_without_editor
     from asterism.durable.editor_budget import raise_budget as raise_budget

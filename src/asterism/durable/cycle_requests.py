@@ -121,6 +121,16 @@ async def answer_cycle(
     return EditAnswer(*await ask(fleet, name, ANSWER, request, timeout=timeout))
 
 
+async def release_cycle(
+    fleet: Fleet, name: str, cycle: int, reason: str = "", *, who: str | None = None, timeout: float = ANSWER_TIMEOUT
+) -> CycleView:
+    """Close a cycle whose editor does not answer, in or outside the process that runs the plan: the plan goes on as it
+    is. Raises what ``claim_cycle`` raises, but not CycleClaimed."""
+    by = who or fleet.by
+    request = {"cycle": cycle, "why": f"by {by}: {reason}" if reason else f"by {by}"}
+    return (await ask(fleet, name, RELEASE, request, timeout=timeout))[0]
+
+
 # -- answering ---------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +140,10 @@ def _cycles(owner: RunningPlan, request: Mapping[str, Any]) -> tuple[CycleView, 
 
 def _claim(owner: RunningPlan, request: Mapping[str, Any]) -> CycleView:
     return _view_of(owner, owner.execution.cycles.claim(request["cycle"], request["who"], request["lease"]))
+
+
+def _release(owner: RunningPlan, request: Mapping[str, Any]) -> CycleView:
+    return _view_of(owner, owner.execution.cycles.release(request["cycle"], request["why"]))
 
 
 def _answer(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
@@ -158,6 +172,7 @@ CLAIM = RequestKind(
     lambda cycle: {"cycle": cycle.to_json()},
     lambda request, answer: CycleView.from_json(answer["cycle"]),
 )
+RELEASE = RequestKind("release", _release, CLAIM.write, CLAIM.read)
 ANSWER = RequestKind("answer", _answer, applied_json, read_applied)
 
 

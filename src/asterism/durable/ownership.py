@@ -24,7 +24,7 @@ from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, live_owner, pause_key, pause_reason
 from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
 from asterism.durable.awaited_world import AwaitedWorld
-from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES
+from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES, RELEASE
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_store import (
     Head,
@@ -75,7 +75,7 @@ FREE_LOOKS = 10
 and removed. So an editor that sends an edit whenever the last one was answered is answered at once."""
 
 
-KINDS = {kind.name: kind for kind in (EDIT, WHY, CYCLES, CLAIM, ANSWER, APPROVE, REFUSE)}
+KINDS = {kind.name: kind for kind in (EDIT, WHY, CYCLES, CLAIM, RELEASE, ANSWER, APPROVE, REFUSE)}
 """The requests that the owner of a plan answers."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asterism.base.durations import format_age
 from asterism.base.text import suggestion
@@ -21,8 +21,9 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
-from asterism.core.plan.node import AttemptTimes, Node
-from asterism.core.plan.status import RUNNING, TERMINAL, ConstellationState
+from asterism.core.plan.node import AttemptTimes, Node, descendants
+from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
+from asterism.core.plan.task import lane_of
 from asterism.core.plan.teardowns import is_due
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
@@ -184,6 +185,26 @@ def unknown_task(plan: Constellation, task: str) -> UnknownTask:
     return UnknownTask(task, suggestion(task, list(plan.nodes)))
 
 
+class PlanCause(NamedTuple):
+    """``tasks`` wait for the same ``reasons``, and the tasks ``behind`` them for these. ``needs`` are capabilities."""
+
+    tasks: list[str]
+    reasons: Sequence[Any]
+    behind: set[str]
+    hints: Sequence[str]
+    needs: list[str]
+
+
+class PlanExplanation(NamedTuple):
+    """``running`` are the tasks that a device executes; ``left`` tasks wait for causes that were not looked for."""
+
+    plan: str
+    state: str
+    running: list[str]
+    causes: list[PlanCause]
+    left: int
+
+
 Hints = Callable[[Fleet, Run, run_explanation.RunExplanation], Awaitable[Sequence[str]]]
 
 
@@ -215,6 +236,48 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     reasons = [Holder(reason.kind, reason.name, mask.shown(reason.text)) for reason in held.holders]
     silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
     return TaskExplanation(name, task, held.status, reasons, hints=silent)
+
+
+MOST_CAUSES = 10
+"""How many causes an explanation of a plan looks for."""
+
+
+async def explain_plan(fleet: Fleet, name: str, hints: Hints = no_hints) -> PlanExplanation:
+    """What holds a plan: the tasks that hold others and do not run, each group of them with its cause. Chains of
+    dependencies are followed to their beginning. Raises UnknownConstellation."""
+    stored = await read_plan(fleet, name)
+    nodes = [node for node in stored.record.plan.nodes.values() if node.status not in TERMINAL]
+    first = [node for node in nodes if not _comes_after_open(stored.record.plan, node)]
+    running = [node.id for node in first if node.status is RUNNING and stored.phase(node) == RUNNING_PHASE]
+    alike: dict[Any, list[Node]] = {}
+    for node in first:
+        if node.id not in running:
+            alike.setdefault((str(node.status), *_requirements(node)), []).append(node)
+    causes: dict[tuple[str, ...], PlanCause] = {}
+    for group in list(alike.values())[:MOST_CAUSES]:
+        why = await explain_task(fleet, name, group[0].id, hints)
+        texts = tuple(reason.text for reason in why.reasons)
+        held = {node.id for node in descendants(*group) if node.status not in TERMINAL}
+        known = causes.get(texts)
+        tasks = [*(() if known is None else known.tasks), *(node.id for node in group)]
+        behind = held | (set() if known is None else known.behind)
+        causes[texts] = PlanCause(tasks, why.reasons, behind, why.hints, sorted(group[0].task.needs))
+    left = sum(map(len, list(alike.values())[MOST_CAUSES:]))
+    return PlanExplanation(name, stored.state_name, running, list(causes.values()), left)
+
+
+def _comes_after_open(plan: Constellation, node: Node) -> bool:
+    """Whether a task waits for others that have not ended: they are the cause."""
+    parents = [(plan.nodes[source], edge) for source, edge in node.parents.items()]
+    return node.status is PENDING and any(
+        parent.status not in TERMINAL and not parent.satisfies(edge, node) for parent, edge in parents
+    )
+
+
+def _requirements(node: Node) -> tuple[Any, ...]:
+    """What tasks have in common that wait for the same; a task that waits for a person or an editor is alone."""
+    alone = node.id if node.awaits or node.open or node.held or node.tentative else ""
+    return alone, lane_of(node.task), tuple(sorted(node.task.uses.items()))
 
 
 async def stuck_teardowns(fleet: Fleet, name: str) -> list[TaskExplanation]:

@@ -298,27 +298,26 @@ def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Sess
     if waited_for:
         return waited_for[:MOST_NAMED]
     reasons = [_no_device(run, flow, placer)]
-    asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
-    if run.pinned is None and not _has_slots(placer):
-        asked = []
+    asked = [(name, text) for name, text in choice.refused.items() if name == run.pinned or _executes(placer, name)]
+    asked = [(name, text) for name, text in asked if run.pinned in (None, name)]
     kinds = {name: "suspended" for name, session in placer.sessions.items() if session.suspended is not None}
     reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST_NAMED]]
     return [*reasons, *list(_silent(placer, run, sessions))[:MOST_NAMED]]
 
 
-def _has_slots(placer: Placer) -> bool:
-    return any(session.slots for session in placer.sessions.values())
+def _executes(placer: Placer, device: str) -> bool:
+    """Whether a device executes work: a process without slots only runs plans, such as the command that asks."""
+    return device not in placer.sessions or bool(placer.sessions[device].slots)
 
 
 def _no_device(run: Run, flow: Workflow, placer: Placer) -> Reason:
-    count = len(placer.sessions)
+    count = sum(_executes(placer, name) for name in placer.sessions)
     if run.pinned is not None:
         how = "cannot" if run.pinned in placer.sessions else "is not joined"
         return Reason("no_device", run.pinned, f"only device {run.pinned} may take it, and it {how}")
     if not count:
-        return Reason("no_device", "", "no device is joined")
-    if not _has_slots(placer):  # they run plans, such as the command that asks
-        return Reason("no_device", "", "no device that executes work is joined")
+        what = "device that executes work" if placer.sessions else "device"
+        return Reason("no_device", "", f"no {what} is joined")
     absent = absent_plugin(flow.needs, [session.can for session in placer.sessions.values()])
     if absent is not None:
         return Reason("no_device", "", absent)
@@ -345,6 +344,7 @@ def _silent(placer: Placer, run: Run, sessions: Sequence[Session]) -> Iterator[R
         if (
             session.state in REACHABLE_STATES
             and session.device not in placer.sessions
+            and (session.slots or session.device == run.pinned)
             and run.pinned in (None, session.device)
         ):
             text = f"{session.device} has not been heard of for {format_age(placer.now - session.beat_at)}"

@@ -23,7 +23,16 @@ from asterism.core.plan.assignment_lock import CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import EDITS, REFUSED, Edit, EditBatch, EditWaits, WaitingEdit, edit_from_json
+from asterism.core.plan.edits import (
+    EDITS,
+    REFUSED,
+    Edit,
+    EditBatch,
+    EditWaits,
+    WaitingEdit,
+    edit_from_json,
+    edits_from_json,
+)
 from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.status import RUNNING
 from asterism.orchestrator.events import EditEvent, Event
@@ -150,6 +159,10 @@ class EditorContext:
     continued: bool = False
 
 
+RELEASED = "released"
+"""The outcome of a cycle that a person has closed, since its editor did not answer."""
+
+
 class EditCycles:
     """Those of one execution. Its ``wake`` asks the scheduler for a step; its ``settled`` waits until everything up to
     now is durable, and returns False if the plan now belongs to another process. None: the plan is in memory only. Its
@@ -161,7 +174,7 @@ class EditCycles:
         self._author = "" if self._editor is None else self._editor.name
         self._now = execution.now
         self._loop = asyncio.get_running_loop()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: dict[int, asyncio.Task[None]] = {}  # by the number of the cycle
         self._deadline: asyncio.TimerHandle | None = None
         self._abandoned = False
         self.trace: PlanTrace | None = None
@@ -170,7 +183,7 @@ class EditCycles:
     @property
     def calls(self) -> list[asyncio.Task[None]]:
         """The calls of the editor that have not returned."""
-        return [call for call in self._calls if not call.done()]
+        return [call for call in self._calls.values() if not call.done()]
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -204,9 +217,8 @@ class EditCycles:
             self.trace.cycle_opened(cycle)
         if self._editor is not None:
             cycle.claimed_by = self._author
-            call = self._loop.create_task(self._call_editor(self._editor, cycle))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call = self._calls[cycle.id] = self._loop.create_task(self._call_editor(self._editor, cycle))
+            call.add_done_callback(lambda call: self._calls.pop(cycle.id, None))
         self._set_deadline()
 
     def events_of(self, cycle: EditCycle) -> list[Event]:
@@ -264,6 +276,8 @@ class EditCycles:
                 if not self._abandoned:
                     self._add_cost(cycle, getattr(error, "cost", None))
                     self._failed(cycle, error)
+                return
+            if cycle.outcome == RELEASED:  # a person does not wait for it any more
                 return
             try:
                 self._judge(cycle, answer, self._author)
@@ -387,6 +401,16 @@ class EditCycles:
             raise CycleClaimed(f"cycle {cycle_id} is claimed by {cycle.claimed_by!r}, not by {who!r}")
         return self._judge(cycle, answer, who)
 
+    def release(self, cycle_id: int, why: str) -> EditCycle:
+        """Close a cycle whose editor does not answer: the plan goes on as it is. A call of the editor is cancelled, and
+        an answer of it is dropped. ``why`` says who asked for it. Raises CycleGone."""
+        cycle = self._lock.get(cycle_id)
+        self._plan.note(self._now(), "cycle released", None, f"cycle {cycle_id}, {why}")
+        self._close(cycle, RELEASED)
+        if cycle_id in self._calls:
+            self._calls[cycle_id].cancel()
+        return cycle
+
     # -- closing -------------------------------------------------------------------------------------------------------
 
     def _close(self, cycle: EditCycle, outcome: str) -> None:
@@ -422,7 +446,7 @@ class EditCycles:
             self._close(cycle, "cancelled")
         self._lock.waiting.clear()
         self._set_deadline()
-        for call in tuple(self._calls):
+        for call in self.calls:
             call.cancel()
 
     def abandon(self) -> None:
@@ -431,7 +455,7 @@ class EditCycles:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        for call in tuple(self._calls):
+        for call in self.calls:
             call.cancel()
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -469,7 +493,9 @@ def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str)
         if answer is None or isinstance(answer, tuple(EDITS.values())):
             answer = () if answer is None else (answer,)
         if isinstance(answer, Iterable) and not isinstance(answer, str | bytes):
-            edits = tuple(map(_edit, answer))
+            items = tuple(answer)
+            as_json = all(isinstance(item, Mapping) for item in items)
+            edits = edits_from_json(items) if as_json else tuple(map(_edit, items))
             return EditBatch(edits, author, base_version=cycle.version, triggers=cycle.tasks), ()
     except Exception as error:
         raise EditRejected([Violation(None, "malformed", f"the answer cannot be read: {error_text(error)}")]) from None

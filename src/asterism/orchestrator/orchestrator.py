@@ -329,6 +329,11 @@ class Orchestrator(PlanCommands):
         """Drop a waiting edit. Raises ApprovalGone."""
         return self.scheduler.find(plan_id).waiting.refuse(number, who, reason)
 
+    def release_cycle(self, cycle_id: int, who: str, reason: str = "", *, plan_id: str | None = None) -> EditCycle:
+        """Close a cycle whose editor does not answer, as a person: the plan goes on as it is. Raises CycleGone."""
+        why = f"by {who}: {reason}" if reason else f"by {who}"
+        return self.scheduler.find(plan_id).cycles.release(cycle_id, why)
+
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected; the cycle then stays open for another
         answer."""

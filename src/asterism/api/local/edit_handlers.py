@@ -34,6 +34,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
     WaitingEdit,
     edit_from_json,
+    split_dependencies,
 )
 from asterism.core.record_codec import read_record
 from asterism.core.run.run import Run
@@ -67,15 +68,17 @@ class InvalidEdits(AsterismError):
 
 def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]], **fields: Any) -> EditBatch:
     """A batch with the other ``fields``. Raises InvalidEdits with every edit that cannot be read."""
-    parsed, reasons = list[Edit](), dict[int, str]()
+    parsed, edges, reasons = list[Edit](), list[Edit](), dict[int, str]()
     for number, data in enumerate(edits):
         try:
-            parsed.append(edit_from_json(dict(data)) if isinstance(data, Mapping) else data)
+            alone, dependencies = split_dependencies(data)
+            parsed.append(edit_from_json(dict(alone)) if isinstance(alone, Mapping) else alone)
+            edges += dependencies
         except (InvalidTask, TypeError, ValueError) as error:
             reasons[number] = str(error)[:2000]
     if reasons:
         raise InvalidEdits(reasons)
-    return EditBatch(tuple(parsed), **fields)
+    return EditBatch((*parsed, *edges), **fields)
 
 
 async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
@@ -211,6 +214,14 @@ async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> do
         system.fleet, name, request.cycle, batch, who=batch.author, timeout=request.timeout
     )
     return plan_documents.edit_outcome(request.plan, answer, dry_run=False)
+
+
+async def release_cycle(system: LocalSystem, request: declared.ReleaseCycle) -> documents.CycleDetails:
+    who = signature(system, request.author)
+    cycle = await cycle_requests.release_cycle(
+        system.fleet, request.plan, request.cycle, request.reason, who=who, timeout=request.timeout
+    )
+    return read_record(documents.CycleDetails, cycle.to_json())
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------

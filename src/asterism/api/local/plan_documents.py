@@ -42,6 +42,7 @@ from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, PENDING, RUNNING
+from asterism.core.plan.task import needs_text
 from asterism.core.plan.work_patterns import effects_of
 from asterism.core.record_codec import read_record
 from asterism.durable.approval_store import escalation_of
@@ -398,6 +399,11 @@ def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: lis
         "escalates_at": None if escalation is None else edit.at + escalation,
         "escalates_to": receivers,
     }
+
+
+def cause_text(needs: Sequence[str], reasons: Sequence[str]) -> str:
+    """Why tasks do not run, in a sentence."""
+    return "; ".join([*([f"it needs a device with {needs_text(needs)}"] if needs else []), *reasons])
 
 
 def cancellation(stored: StoredPlan, stuck: Sequence[TaskExplanation] = ()) -> documents.Cancellation:

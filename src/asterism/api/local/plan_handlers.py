@@ -207,6 +207,23 @@ async def explain_task(system: LocalSystem, request: declared.OneTask) -> docume
     )
 
 
+async def explain_plan(system: LocalSystem, request: declared.OnePlan) -> documents.PlanWhy:
+    answer = await stored_plans.explain_plan(system.fleet, request.plan, run_advice)
+    causes = [
+        documents.PlanCause(
+            tasks=cause.tasks,
+            text=plan_documents.cause_text(cause.needs, [why.text for why in cause.reasons]),
+            reasons=[documents.Reason(kind=why.kind, name=why.name, text=why.text) for why in cause.reasons],
+            behind=len(cause.behind),
+            advice=list(cause.hints),
+        )
+        for cause in answer.causes
+    ]
+    return documents.PlanWhy(
+        name=answer.plan, state=answer.state, running=answer.running, causes=causes, left=answer.left
+    )
+
+
 async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.PlanLog:
     return await plan_log(system.fleet, **vars(request))
 

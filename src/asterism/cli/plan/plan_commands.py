@@ -213,11 +213,15 @@ async def get(system: System, name: str, task: str, output: str, folder: str) ->
 
 
 @plan.command()
-async def why(system: System, name: str, task: str) -> Answer:
-    """Explain why a task is not running.
+@click.argument("task", required=False)
+async def why(system: System, name: str, task: str | None) -> Answer:
+    """Explain why a task is not running, or what holds a whole plan.
 
     The answer names what holds the task: a task before it, an open edit cycle, a pause, or, for a task that is a run on
-    the fleet, what holds that run."""
+    the fleet, what holds that run. Without a task it lists the tasks at the beginning of what waits, by cause."""
+    if task is None:
+        held = await system.explain_plan(name)
+        return Answer(held, view("plan.plan_views:plan_explanation_lines", held))
     answer = await system.explain_task(name, task)
     return Answer(answer, view("plan.plan_views:explanation_lines", answer))
 
@@ -731,6 +735,19 @@ def answer(name: str, cycle: int, reason: str | None, who: str | None, timeout: 
         return await attempt_edit(system, name, edit, lambda outcome: answered_lines(cycle, outcome))
 
     return ask
+
+
+@plan.command("release-cycle")
+@cycle_argument
+@story_reason_option
+@_editor_options
+async def release_cycle(system: System, name: str, cycle: int, reason: str, who: str | None, timeout: float) -> Answer:
+    """Close an edit cycle whose editor does not answer.
+
+    The plan goes on as it is. The editor may be the one of the process that runs the plan, or may have claimed the
+    cycle; its answer does not count any more."""
+    released = await system.release_cycle(name, cycle, reason, who, timeout)
+    return Answer(released, f"Cycle {cycle} of plan {name!r} is closed without an edit.")
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------

@@ -332,6 +332,13 @@ edit_options = options(
         "With --remove: remove the tasks after it too, or attach them to the tasks before it.",
         type=click.Choice(["remove", "bridge"]),
     ),
+    option(
+        "--set TASK.FIELD=VALUE",
+        "Change a task that has not started: a text, a duration, or JSON, by the field.",
+        to="values",
+        multiple=True,
+    ),
+    option("--set-file TASK.FIELD=FILE", "As --set, with the content of a file.", to="files", multiple=True),
     option("--edits BATCH.JSON", "Apply the batch of edits in a file; - for standard input.", to="file"),
 )
 """The edits of a batch."""
@@ -341,18 +348,21 @@ def edit_batch(
     added: tuple[JsonObject, ...],
     removed: tuple[str, ...],
     dependents: str | None,
+    values: tuple[str, ...],
+    files: tuple[str, ...],
     file: str | None,
     *,
     may_be_empty: bool = False,
 ) -> EditBatch:
     """The batch that ``edit_options`` describe. Raises UsageError and BadParameter."""
-    if file is not None and (added or removed):
-        raise click.UsageError("--edits excludes --add and --remove.")
-    if file is None and not added and not removed and not may_be_empty:
-        raise click.UsageError("No edit is given: use --add, --remove or --edits.")
+    some = added or removed or values or files
+    if file is not None and some:
+        raise click.UsageError("--edits excludes --add, --remove, --set and --set-file.")
+    if file is None and not some and not may_be_empty:
+        raise click.UsageError("No edit is given: use --add, --remove, --set, --set-file or --edits.")
     if dependents is not None and not removed:
         raise click.UsageError("--dependents needs --remove.")
-    return read_batch(file) if file is not None else _batch_of(added, removed, dependents)
+    return read_batch(file) if file is not None else _batch_of(added, removed, dependents, _changes(values, files))
 
 
 def read_batch(path: str) -> EditBatch:
@@ -378,26 +388,63 @@ def read_batch(path: str) -> EditBatch:
         raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint="--edits") from None
 
 
-def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:
-    """The batch for ``--add`` and ``--remove``. Raises BadParameter.
+def _batch_of(
+    added: Sequence[Mapping[str, Any]],
+    removed: Sequence[str],
+    dependents: str | None,
+    changed: Mapping[str, Mapping[str, Any]],
+) -> EditBatch:
+    """The batch for ``--add``, ``--remove``, ``--set`` and ``--set-file``. Raises BadParameter.
 
-    Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
-    each other in any order."""
+    Removals come first, so that a new task can reuse a name."""
     from asterism.core.errors import InvalidTask
-    from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveTask, addition_of
-    from asterism.core.plan.task import Task, dependencies_of, handler_dependencies, teardown_dependencies
+    from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask, UpdateTask, edits_from_json
 
-    edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
-    edges: list[Edit] = []
-    for task_json in added:
-        fields = dict(task_json)
-        after, handles, setup = (fields.pop(name, None) for name in ("after", "handles", "teardown"))
-        try:
-            task = Task.from_json(fields)
-            dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
-            dependencies += teardown_dependencies(task.id, setup)
-        except (InvalidTask, TypeError) as error:
-            raise click.BadParameter(f"{error}.", param_hint="--add") from None
-        edits.append(AddTask(task))
-        edges += map(addition_of, dependencies)
-    return EditBatch((*edits, *edges))
+    try:
+        additions = edits_from_json([{"op": AddTask.op, "task": task} for task in added])
+    except (InvalidTask, TypeError) as error:
+        raise click.BadParameter(f"{error}.", param_hint="--add") from None
+    updates = [UpdateTask(task_id, **fields) for task_id, fields in changed.items()]
+    return EditBatch((*(RemoveTask(task_id, dependents) for task_id in removed), *updates, *additions))
+
+
+def _changes(values: Sequence[str], files: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The changes of tasks that ``--set`` and ``--set-file`` describe, by task. Raises BadParameter."""
+    from asterism.core.plan.task import TASK_FIELDS
+
+    changes: dict[str, dict[str, Any]] = {}
+    for hint, texts in (("--set", values), ("--set-file", files)):
+        for text in texts:
+            path, equals, value = text.partition("=")
+            task_id, _, name = path.rpartition(".")
+            if not equals or not task_id or name not in TASK_FIELDS:
+                fields = ", ".join(sorted(TASK_FIELDS))
+                words = f"{text!r} is not TASK.FIELD=VALUE (example: build.shell='make all'); the fields are {fields}."
+                raise click.BadParameter(words, param_hint=hint)
+            if hint == "--set-file":
+                try:
+                    value = Path(value).read_text("utf-8")
+                except (OSError, UnicodeDecodeError) as error:
+                    raise click.BadParameter(f"{value} cannot be read: {error}.", param_hint=hint) from None
+            changes.setdefault(task_id, {})[name] = _field_value(name, value, hint)
+    return changes
+
+
+_TEXTS = ("shell", "call", "cwd", "description", "device", "join", "priority", "agent")
+_DURATIONS = ("timeout", "backoff", "estimate")
+
+
+def _field_value(name: str, text: str, hint: str) -> Any:
+    """The value of a field of a task: a text, a duration such as 5m, or JSON. An empty text is the default."""
+    import json
+
+    from asterism.core.plan.task import TASK_DEFAULTS
+
+    if name in _TEXTS:
+        return text or TASK_DEFAULTS.get(name)
+    if name in _DURATIONS and text != "null":
+        return duration(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{name} is JSON, and {text!r} is not: {error}.", param_hint=hint) from None

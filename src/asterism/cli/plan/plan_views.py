@@ -13,7 +13,7 @@ from rich.text import Text
 from asterism.api import documents
 from asterism.base.durations import format_age, format_duration
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, join_names, json_text, shorten
+from asterism.base.text import clean, join_names, json_text, plural, shorten
 from asterism.cli.cli_context import format_time
 from asterism.cli.tables import Cell, Column, TimedTable, wrapped
 from asterism.core.errors import InvalidTask
@@ -140,6 +140,34 @@ def explanation_lines(why: documents.TaskWhy, width: int | None) -> Iterator[Tex
         yield from wrapped(advice, width)
     if why.answered_by is not None:
         yield from wrapped(f"Answered by {why.answered_by}, which runs it.", width)
+
+
+def plan_explanation_lines(why: documents.PlanWhy, width: int | None) -> Iterator[Text]:
+    """What holds a plan, by cause."""
+    if why.running:
+        yield Text(f"Plan {why.name!r} is {clean(why.state)}; running: {clean(join_names(why.running, MOST_NAMES))}.")
+    elif why.causes:
+        yield Text(f"Nothing of plan {why.name!r} moves, which is {clean(why.state)}.")
+    else:
+        yield Text(f"Nothing holds plan {why.name!r}, which is {clean(why.state)}.")
+    for cause in why.causes:
+        behind = f", and {plural(cause.behind, 'task')} behind" if cause.behind else ""
+        yield from wrapped(f"{join_names(cause.tasks, MOST_NAMES)}{behind}: {cause.text}", width, "  ")
+        for advice in cause.advice:
+            yield from wrapped(advice, width, "    ")
+    if why.left:
+        yield Text(
+            f"  and {plural(why.left, 'task')} more, each with its cause: asterism plan why {clean(why.name)} TASK"
+        )
+
+
+def stalled_line(why: documents.PlanWhy) -> str:
+    """That nothing of a plan moves, and why; empty if something does."""
+    if why.running or not why.causes:
+        return ""
+    cause = why.causes[0]
+    more = f" (and {len(why.causes) - 1} more causes)" if len(why.causes) > 1 else ""
+    return clean(f"nothing moves: {join_names(cause.tasks, MOST_NAMES)}: {cause.text}{more}")
 
 
 def value_text(value: Any) -> str:

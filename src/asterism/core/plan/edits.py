@@ -13,7 +13,13 @@ from typing import Any, ClassVar
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import JsonObject
 from asterism.core.lazy_dataclass import dataclass
-from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task import (
+    Dependency,
+    Task,
+    dependencies_of,
+    handler_dependencies,
+    teardown_dependencies,
+)
 from asterism.core.plan.task_approval import may_decide
 from asterism.core.record_codec import Record
 
@@ -264,8 +270,37 @@ class EditBatch(Record, sparse=("undoes", "editor")):
             raise InvalidTask(f"undoes of a batch is a version, not {undoes!r}")
         if editor is not None and not isinstance(editor, str):
             raise InvalidTask(f"editor of a batch is a name, not {editor!r}")
-        edits = tuple(edit_from_json(item) for item in data["edits"])
-        return cls(edits, author, reason, base, tuple(triggers), undoes, editor)
+        return cls(edits_from_json(data["edits"]), author, reason, base, tuple(triggers), undoes, editor)
+
+
+def edits_from_json(items: Iterable[Any]) -> tuple[Edit, ...]:
+    """Edits from their JSON form; see ``split_dependencies``. Raises InvalidTask."""
+    edits: list[Edit] = []
+    edges: list[Edit] = []
+    for item in items:
+        alone, dependencies = split_dependencies(item)
+        edits.append(edit_from_json(alone))
+        edges += dependencies
+    return (*edits, *edges)
+
+
+def split_dependencies(data: Any) -> tuple[Any, list[Edit]]:
+    """An edit in its JSON form without its dependencies, and these as edits: a task that is added may have ``after``,
+    ``handles`` and ``teardown``, as in a plan file. They belong at the end of the batch, so that new tasks can depend
+    on each other in any order. Raises InvalidTask."""
+    if not isinstance(data, Mapping) or data.get("op") != AddTask.op or not isinstance(data.get("task"), Mapping):
+        return data, []
+    edit, task = dict(data), dict(data["task"])
+    given = {name: part.pop(name) for part in (edit, task) for name in ("after", "handles", "teardown") if name in part}
+    target = task.get("id")
+    if not given or not isinstance(target, str):
+        return data, []
+    dependencies = [
+        *dependencies_of(target, given.get("after")),
+        *handler_dependencies(target, given.get("handles")),
+        *teardown_dependencies(target, given.get("teardown")),
+    ]
+    return {**edit, "task": task}, list(map(addition_of, dependencies))
 
 
 def edit_from_json(data: Any) -> Edit:
