@@ -41,9 +41,9 @@ class CommandGroup(click.Group):
     def command(  # type: ignore[override]
         self, name: str | None = None, **terms: Any
     ) -> Callable[[Callable[..., Any]], click.Command]:
-        """As of click, with what the function says: the first word of its name is the name of the command, unless one is given, an ``async``
-        function whose first parameter is ``system`` or ``fleet`` gets one, as with ``on_system``, and a parameter
-        without an option is an argument."""
+        """As of click, with what the function says: the first word of its name is the name of the command, unless one
+        is given, an ``async`` function whose first parameter is ``system`` or ``fleet`` gets one, as with
+        ``on_system``, and a parameter without an option is an argument."""
 
         def add(function: Callable[..., Any]) -> click.Command:
             command = name or function.__name__.partition("_")[0]

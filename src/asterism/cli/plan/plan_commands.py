@@ -151,7 +151,7 @@ def show(
         raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
 
     async def read(system: System) -> None:
-        from asterism.cli.plan.plan_views import command_at, failure_lines, review_lines, status_lines
+        from asterism.cli.plan.plan_views import command_at, failure_lines, review_lines, stalled_line, status_lines
         from asterism.cli.screen import Screen
         from asterism.cli.tables import print_lines
 
@@ -170,7 +170,8 @@ def show(
         else:
             await draw_stored(system, name, None, False, opened=opened)
         screen, state = Screen(), status_lines(shown, command_at(system.url, "resume", name))
-        for line in ["", *state, *review_lines(shown, same_system(system.url))]:
+        stalled = stalled_line(await system.explain_plan(name)) if shown.state == "executing" else ""
+        for line in ["", *state, *review_lines(shown, same_system(system.url)), *filter(None, [stalled])]:
             screen.say(line)
 
     return read
