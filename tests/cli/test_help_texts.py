@@ -112,6 +112,18 @@ def test_a_command_that_there_is_not_is_refused(tmp_path: Path) -> None:
         assert "No such command" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "commands"),
+    [
+        (["retry", "x"], "Use: asterism plan retry x, or: asterism runs retry x"),
+        (["approve", "x", "1"], "Use: asterism plan approve x 1"),
+    ],
+)
+def test_a_command_of_a_group_is_told_with_the_group(tmp_path: Path, words: list[str], commands: str) -> None:
+    result = Scene(tmp_path).run(*words)
+    assert (result.exit_code, commands in result.stderr) == (64, True), result.stderr
+
+
 def test_the_names_of_stores_and_users_come_from_the_environment(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     told = subprocess.run(

@@ -20,7 +20,7 @@ VERBS = re.findall(r"`(\w+)`", PAGE.partition("The verbs of commands")[2].partit
 
 OTHER_VALUES = {
     *("--agent", "--file", "--from", "--keep", "--label", "--local", "--metrics", "--name", "--result", "--to"),
-    "--wait",
+    *("--set", "--wait"),
 }
 """Options that take another kind of value in some commands. A new one needs a better name."""
 

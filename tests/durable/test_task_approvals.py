@@ -1,4 +1,4 @@
-"""Stored plans whose tasks need approval: it is asked for once, and given once, whoever runs the plan, or nobody."""
+"""Stored plans whose tasks need approval: a person decides once, also while no process runs the plan."""
 
 from __future__ import annotations
 

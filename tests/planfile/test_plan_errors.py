@@ -313,3 +313,12 @@ def test_handlers_and_joins_that_make_no_sense(body: str, text: str) -> None:
 def test_a_cycle_through_a_handler_is_reported_at_its_line() -> None:
     _, told = examine("asterism: 1\ntasks:\n  a: {shell: x, after: b}\n  b:\n    shell: x\n    handles: a\n", "plan")
     assert any("closes a cycle" in mistake.text for mistake in told)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("needs: other", "'after' (the tasks before it)"), ("depends_on: [other]", "'after'"), ("run: make", "'shell'")],
+)
+def test_the_keys_of_other_systems_are_answered_with_those_that_mean_the_same(key: str, meant: str) -> None:
+    (mistake,) = in_task(f"shell: x\n{key}")
+    assert f"unknown key {key.partition(':')[0]!r}; did you mean {meant}" in str(mistake)

@@ -11,6 +11,7 @@ To add a command group, write a module ``<noun>_commands.py`` and add a line to 
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
@@ -171,7 +172,14 @@ class CommandLine(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
+        words = [ALIASES.get(args[0], args[0]), *args[1:]]
+        if self.get_command(ctx, words[0]) is None:
+            groups = {name: self.get_command(ctx, name) for name in ("plan", "runs")}
+            meant = [name for name, group in groups.items() if words[0] in getattr(group, "commands", ())]
+            if meant:
+                commands = ", or: ".join(shlex.join(["asterism", name, *words]) for name in meant)
+                ctx.fail(f"There is no command {words[0]!r}. Use: {commands}")
+        return super().resolve_command(ctx, words)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Complete the name of a command, without importing any of them."""

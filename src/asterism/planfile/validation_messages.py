@@ -16,6 +16,13 @@ from asterism.core.json_values import JsonObject
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 
+MEANT = {
+    "needs": "'after' (the tasks before it), or 'device: {needs: [gpu]}' (what its device can)",
+    **dict.fromkeys(("depends_on", "dependencies", "requires"), "'after'"),
+    **dict.fromkeys(("run", "script", "command", "cmd"), "'shell'"),
+}
+"""What the keys of other systems are called here."""
+
 
 def error_path(error: Any) -> tuple[Part, ...]:
     """The path of an error in the file, as keys and indices."""
@@ -45,7 +52,8 @@ def format_path(path: Sequence[Part]) -> str:
 def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:
     known = _keys(path[:-1], model)
     word = str(path[-1])
-    hint = suggestion(word, known) or f"; the keys are {', '.join(known)}"
+    meant = f"; did you mean {MEANT[word]}?" if model is models.Task and len(path) == 1 and word in MEANT else ""
+    hint = meant or suggestion(word, known) or f"; the keys are {', '.join(known)}"
     return f"unknown key {format_path(path)!r}{hint}"
 
 

@@ -382,7 +382,7 @@ class WaitingEdit(Record, sparse=("task", "by")):
         return f"an edit by {self.batch.author}" if self.batch.author else "an edit"
 
     def check_approver(self, who: str, groups: Iterable[str] = ()) -> None:
-        """Raise ApprovalForbidden if somebody of this name, who is in these groups, may not decide."""
+        """Raise ApprovalForbidden if a person with this name and these groups may not decide."""
         if not may_decide(self.by, {who, *groups}):
             by = " or ".join(self.by)
             raise ApprovalForbidden(f"approval {self.id}, {self.subject}, is decided by {by}, and not by {who!r}")
