@@ -221,7 +221,7 @@ def test_a_task_waits_for_approval_also_after_its_process_was_killed(scene: Scen
     assert (other.exit_code, "is decided by ann or release-*, and not by 'bob'" in other.stderr) == (64, True)
     said = scene.ok("plan", "approve", "release", "1", "--by", "release-bot", "--reason", "tested")
     assert said == "Approval 1 of plan 'release' is given: the task starts when a device is free.\n"
-    scene.ok("resume", "release", "--store", scene.url, "--local", "--takeover-after", "0.1s")
+    scene.ok("resume", "release", "--store", scene.url, "--local", "--takeover-after", "2s")
     assert scene.json("plan", "show", "release")["state"] == "completed"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asterism.cli.editor_options import editor_terms
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.constellation import Constellation
@@ -219,3 +220,14 @@ async def test_a_person_closes_a_cycle_that_another_editor_has_claimed(stage: St
     assert (result.state, sorted(result.values)) == ("completed", ["a", "b"])
     story = [(entry.what, entry.why) for entry in result.plan.story()]
     assert ("cycle released", "cycle 1, by eve: bob hangs") in story
+
+
+async def test_a_cycle_of_the_command_line_that_nobody_claims_closes_after_30_seconds(stage: Stage) -> None:
+    job = stage.spawn(stage.orchestrator(**editor_terms("outside", None, {})).run(chain("a", "b")))
+    await stage.until(lambda: DONE["a"])
+    await asyncio.sleep(29.0)
+    assert not DONE["b"]
+    await asyncio.sleep(3.0)
+    assert DONE["b"]
+    await asyncio.sleep(31.0)
+    assert (await job).state == "completed"

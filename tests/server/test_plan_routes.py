@@ -360,3 +360,19 @@ async def test_the_story_of_a_failed_function_has_its_traceback() -> None:
             assert [entry["what"] for entry in entries if entry["traceback"]] == ["failed"]
         logs = (await client.get(f"{PLAN}/tasks/a/logs")).json()["items"]
         assert {line["stream"] for line in logs} == {"traceback"}
+
+
+async def test_a_task_is_added_with_its_dependencies() -> None:
+    async with plan_server() as (scene, stage), scene.client("edit:nightly") as client:
+        await stored(stage)
+        added = {"op": "add_task", "task": {"id": "mail", "shell": "true", "after": ["a"]}}
+        beside = {"op": "add_task", "task": {"id": "log", "shell": "true"}, "after": {"mail": "completion"}}
+        answer = await client.post(f"{PLAN}/edits", json={"edits": [added, beside, {"op": "cancel_task"}]})
+        assert list(answer.json()["violations"][0].values())[0] == 2  # the number of the edit as it was sent
+        assert (await client.post(f"{PLAN}/edits", json={"edits": [added, beside]})).status_code == 200
+        edges = {
+            (edge["source"], edge["target"], edge["on"]) for edge in (await client.get(PLAN)).json()["dependencies"]
+        }
+        assert {("a", "mail", "success"), ("mail", "log", "completion")} <= edges
+        wrong = {"op": "add_task", "task": {"id": "x", "shell": "true"}, "after": 5}
+        assert "after= takes ids of tasks" in (await client.post(f"{PLAN}/edits", json={"edits": [wrong]})).text

@@ -627,7 +627,16 @@ def _heading(progress: Progress, now: float) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
     line.append(f"  {progress.doing or plan.state_text}", state_tone(plan.state))
     took = 0.0 if progress.opened_at is None else (plan.ended_at or now) - progress.opened_at
-    return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
+    return line.append(f"  version {plan.version}  {_seconds(took)}{_ahead(progress, took)}", DIM)
+
+
+def _ahead(progress: Progress, took: float) -> str:
+    """How much of a plan is done, and the time left if the other tasks take as long; empty at its beginning and end."""
+    plan = progress.plan
+    ended, total = sum(plan.counts[status] for status in TERMINAL), len(plan)
+    if not 0 < ended < total:
+        return ""
+    return f"  {100 * ended // total} %, about {format_duration(took * (total - ended) / ended)} left"
 
 
 def _bar(progress: Progress, width: int) -> Text:
