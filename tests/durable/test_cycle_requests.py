@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from asterism.cli.editor_options import editor_terms
+from asterism.cli.editor_options import ModelTerms, editor_terms
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.constellation import Constellation
@@ -223,7 +224,8 @@ async def test_a_person_closes_a_cycle_that_another_editor_has_claimed(stage: St
 
 
 async def test_a_cycle_of_the_command_line_that_nobody_claims_closes_after_30_seconds(stage: Stage) -> None:
-    job = stage.spawn(stage.orchestrator(**editor_terms("outside", None, {})).run(chain("a", "b")))
+    model_values = dict.fromkeys(field.name for field in fields(ModelTerms))
+    job = stage.spawn(stage.orchestrator(**editor_terms("outside", None, model_values)).run(chain("a", "b")))
     await stage.until(lambda: DONE["a"])
     await asyncio.sleep(29.0)
     assert not DONE["b"]

@@ -368,7 +368,7 @@ async def test_a_task_is_added_with_its_dependencies() -> None:
         added = {"op": "add_task", "task": {"id": "mail", "shell": "true", "after": ["a"]}}
         beside = {"op": "add_task", "task": {"id": "log", "shell": "true"}, "after": {"mail": "completion"}}
         answer = await client.post(f"{PLAN}/edits", json={"edits": [added, beside, {"op": "cancel_task"}]})
-        assert list(answer.json()["violations"][0].values())[0] == 2  # the number of the edit as it was sent
+        assert answer.json()["violations"][0]["edit"] == 2  # the number of the edit as it was sent
         assert (await client.post(f"{PLAN}/edits", json={"edits": [added, beside]})).status_code == 200
         edges = {
             (edge["source"], edge["target"], edge["on"]) for edge in (await client.get(PLAN)).json()["dependencies"]
