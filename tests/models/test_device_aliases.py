@@ -175,7 +175,22 @@ async def test_a_machine_does_not_speak_to_the_editor_with_its_name() -> None:
 # -- fields of documents -----------------------------------------------------------------------------------------------
 
 WORDS = frozenset(
-    {"id", "name", "key", "run", "task", "tasks", "plan", "workflow", "series", "session", "group", "source", "target"}
+    {
+        "id",
+        "name",
+        "key",
+        "run",
+        "task",
+        "tasks",
+        "running",
+        "plan",
+        "workflow",
+        "series",
+        "session",
+        "group",
+        "source",
+        "target",
+    }
     | {
         "retry_of",
         "triggers",

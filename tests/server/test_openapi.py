@@ -115,6 +115,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/versions",
             "/versions/{version}",
             "/cycles",
+            "/why",
             "/approvals",
             "/budget",
             "/exchanges",
@@ -135,7 +136,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/proposals", {"requests": ["skip the mail"]}, **plan)  # there is no model
         await ask("POST", "/plans/{plan}/undo", {}, **plan)
-        for action in ("claim", "answer"):
+        for action in ("claim", "release", "answer"):
             await ask("POST", f"/plans/{{plan}}/cycles/{{cycle}}/{action}", {}, **plan, cycle="1")
         for action in ("approve", "refuse"):
             await ask("POST", f"/plans/{{plan}}/approvals/{{approval}}/{action}", {}, **plan, approval="1")
