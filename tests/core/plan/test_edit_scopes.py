@@ -291,6 +291,8 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "outputs": ({"outputs": {"a": "a"}, "skip_if_unchanged": {}}, "fields"),
     "uses": ({"uses": {"warehouse": 1}}, "uses"),
     "wait_for": ({"wait_for": {"event": "paid"}}, "waits"),
+    "heartbeat_timeout": ({"heartbeat_timeout": 9.0}, "fields"),
+    "approval": ({"approval": {"by": "ann"}}, "fields"),
 }
 """A value of each field of a task, and the name in a scope without which it may not be set."""
 ALSO_NAMED = {"retries": "retries=1", "priority": "priority=critical", "device": "devices=d"}

@@ -49,7 +49,7 @@ _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 _NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
 OTHER_FIELDS = (
     *("env", "cwd", "priority", "retries", "backoff", "timeout", "device", "needs", "estimate", "revocable", "join"),
-    *("data", "foreach", "untrusted", "cost", "effects", "outputs"),
+    *("data", "foreach", "untrusted", "cost", "effects", "outputs", "heartbeat_timeout", "approval"),
 )
 """The fields of a task that ``fields`` of a scope may name. Every other has a name of its own in a scope, or is refused
 whatever a scope says."""
