@@ -456,11 +456,14 @@ def _problems(task: Task) -> list[FieldProblem]:
         excluded = excluded_problem(task)
         texts = [*wait_problems(task.wait_for), *([] if excluded is None else [excluded])]
         problems += [FieldProblem("wait_for", text) for text in texts]
+    return [*problems, *_approval_problems(task)]
+
+
+def _approval_problems(task: Task) -> Iterator[FieldProblem]:
     if isinstance(task.approval, Mapping):
         texts = [*approval_problems(task.approval)]
         texts += [f"a task with approval cannot have {name}" for name in EXCLUDED if getattr(task, name)]
-        problems += [FieldProblem("approval", text) for text in texts]
-    return problems
+        yield from (FieldProblem("approval", text) for text in texts)
 
 
 def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]:
