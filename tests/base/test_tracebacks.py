@@ -16,6 +16,7 @@ from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import lines_of
 from asterism.execution import function_calls
 from asterism.execution.function_calls import LONGEST_LINE, MOST_FRAMES, MOST_LINES, record_traceback, traceback_lines
+from asterism.execution.function_modules import load_function
 
 SECRET = "correct-horse-battery"
 NO_SECRETS = Mask()
@@ -50,7 +51,7 @@ async def test_the_frames_of_asterism_are_left_out() -> None:
 
 
 async def test_an_error_without_a_frame_of_the_author_has_no_traceback() -> None:
-    missing = caught(function_calls.load_function, "json:no_such_function")
+    missing = caught(load_function, "json:no_such_function")
     assert traceback_lines(missing.with_traceback(None), NO_SECRETS) == []
 
 
@@ -58,7 +59,7 @@ def test_a_module_that_cannot_be_imported_shows_its_line(tmp_path: Path, monkeyp
     (tmp_path / "broken_module_of_a_task.py").write_text("import json\n\nLIMIT = undefined_name\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    error = caught(function_calls.load_function, "broken_module_of_a_task:work")
+    error = caught(load_function, "broken_module_of_a_task:work")
     assert "broken_module_of_a_task" not in sys.modules
     assert error.__traceback__ is not None
     lines = traceback_lines(error.with_traceback(error.__traceback__.tb_next), NO_SECRETS)

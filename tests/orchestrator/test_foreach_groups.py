@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from asterism import Constellation, LocalDevice, Orchestrator, Result, Task
 from asterism.core.plan.edits import AddDependency, AddTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
-from asterism.execution import function_calls, placeholders
+from asterism.execution import placeholders
 from asterism.execution.foreach_expansion import deferred_group
+from asterism.orchestrator import devices
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import after
 
@@ -239,7 +240,7 @@ def test_an_element_that_failed_is_run_again_alone(monkeypatch: pytest.MonkeyPat
     async def mended(number: Any) -> Any:
         return "mended"
 
-    monkeypatch.setattr(function_calls, "load_function", lambda path: mended)
+    monkeypatch.setattr(devices, "load_function", lambda path: mended)
     assert again(plan)["last"].value == [2, "mended"]
     assert (plan["list"].attempts, plan["it[1]"].attempts, plan.version) == (1, 1, 1)
 

@@ -255,14 +255,14 @@ def editor_terms(path: str | None, edit_on: Any, option_values: dict[str, Any]) 
 
 def load_editor(path: str | None) -> Any:
     """The editor function that ``--editor`` names; None if it is left out."""
-    from asterism.execution import function_calls
+    from asterism.execution.function_modules import load_function
 
     if path is None:
         return None
     if ":" not in path:
         raise click.UsageError(f"--editor must be package.module:function, 'outside' or 'model', not {clean(path)!r}.")
     try:
-        return function_calls.load_function(path)
+        return load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
         raise click.ClickException(
             f"The editor {path!r} cannot be imported: {type(error).__name__}: {clean(str(error))}."

@@ -43,7 +43,7 @@ from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import import_path
 from asterism.core.record_codec import InvalidRecord, Record
 from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
-from asterism.execution import function_calls
+from asterism.execution.function_modules import load_function
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import mask_conditions
@@ -239,7 +239,7 @@ def check_storable(plan: Constellation) -> None:
             continue
         path = import_path(call, node.id)
         try:
-            imported: Any = function_calls.load_function(path)
+            imported: Any = load_function(path)
         except ImportError as error:
             raise NotJson(f"task {node.id!r}: {call!r} cannot be imported as {path}: {error}") from None
         if imported is not call:

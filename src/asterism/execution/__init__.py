@@ -11,7 +11,8 @@
 ``guard_main``         the program of the guard
 ``placeholders``       placeholders of plan files (``{item}``), filled when a task is made
 ``foreach_expansion``  the tasks of a ``foreach``, from a list
-``function_calls``     Python functions by their path, the traceback of one that failed, and what it prints, as its log
+``function_calls``     calls of Python functions, the traceback of one that failed, and what it prints, as its log
+``function_modules``   functions by their paths, and their modules, which are imported again after a change
 ``http_requests``      HTTP requests as tasks
 
 ``execution`` imports only ``base`` and ``core``.

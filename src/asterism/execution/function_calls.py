@@ -1,4 +1,4 @@
-"""Calls of Python functions: their arguments, import by path, and threads for plain functions.
+"""Calls of Python functions: their arguments, and threads for plain functions.
 
 Tracebacks of functions that failed: the frames of their author, for the log of the attempt.
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import importlib
 import inspect
 import logging
 import os
@@ -19,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
 from itertools import dropwhile
 from traceback import FrameSummary, StackSummary, TracebackException
 from types import CodeType, FunctionType
@@ -95,21 +93,6 @@ def signature(function: Callable[..., Any]) -> Signature:
             _cache.clear()
         cached = _cache[id(code)] = (code, Signature(function))
     return cached[1]
-
-
-@lru_cache(maxsize=4096)
-def load_function(path: str) -> Callable[..., Any]:
-    """The function at ``package.module:function``. Raises ImportError with the missing part."""
-    module_name, _, qualified = path.partition(":")
-    target: Any = importlib.import_module(module_name)
-    for name in qualified.split("."):
-        try:
-            target = getattr(target, name)
-        except AttributeError:
-            raise ImportError(f"{path!r}: {module_name!r} has no {qualified!r}") from None
-    if not callable(target):
-        raise ImportError(f"{path!r} is not callable")
-    return target  # type: ignore[no-any-return]
 
 
 async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

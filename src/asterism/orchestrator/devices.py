@@ -22,6 +22,7 @@ from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.artifacts import Artifacts
 from asterism.execution.function_calls import attempt_logger, record_traceback
+from asterism.execution.function_modules import load_function
 from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, call_apart
@@ -195,7 +196,7 @@ class LocalDevice:
         if call is None:
             return _finished(self._run(work) if self._run is not None else None)
         if isinstance(call, str):
-            call = function_calls.load_function(call)
+            call = load_function(call)
         signature = function_calls.signature(call)
         if signature.takes_logger and "logger" not in inputs and "logger" not in work.results:
             inputs = {**inputs, "logger": attempt_logger(work.task.id, work)}

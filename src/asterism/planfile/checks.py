@@ -279,9 +279,10 @@ class TaskChecks:
                 yield ("call",), f"call is {path!r}, but no module {module!r} can be found", True
             return
         from asterism.execution import function_calls
+        from asterism.execution.function_modules import load_function
 
         try:
-            signature = function_calls.signature(function_calls.load_function(path))
+            signature = function_calls.signature(load_function(path))
         except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything
             yield ("call",), f"{path!r} cannot be imported: {type(error).__name__}: {error}", False
             return

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
-from asterism.execution import function_calls
 from asterism.execution.actions import prepare_command
 from asterism.execution.command_inputs import input_texts
+from asterism.execution.function_modules import load_function
 from asterism.execution.processes import Commands
 from asterism.fleet.device.executor import JudgedAttempt, RunAttempt
 from asterism.fleet.device.run_inputs import fill
@@ -454,7 +454,7 @@ def test_no_import_path_leads_through_a_module_to_its_imports(modules: list[str]
     path = ".".join(modules) + colon + ".".join(names)
     try:
         allowed.call(path)
-        function = function_calls.load_function(path)
+        function = load_function(path)
         allowed.called(path, function)
     except (PolicyForbids, ImportError):
         return

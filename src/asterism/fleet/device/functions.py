@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from asterism.core.run.transitions import attempt_of
 from asterism.core.schedule.tick_values import Tick, TickValues
 from asterism.execution import function_calls
 from asterism.execution.function_calls import LogSource, attempt_logger, record_traceback, retrieve_exception
+from asterism.execution.function_modules import find_function, load_function
 from asterism.execution.processes import EXHAUSTED, own_part
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class FunctionRunner:
         ending."""
         try:
             if isinstance(call, str):
-                function, signature = self._known.get(call) or await self._function(call)
+                function, signature = await self._function(call)
             else:
                 function, signature = call, function_calls.signature(call)
             arguments = arguments_of(signature, inputs, current, function)
@@ -184,14 +184,15 @@ class FunctionRunner:
 
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
         """Import a function. The device policy has judged its path before, since an import executes the module."""
-        loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
-        if call.partition(":")[0] not in sys.modules:  # an import may take seconds: not on the event loop
-            loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})
         with own_part(f"{call} could not be imported", EXHAUSTED):
-            function = function_calls.load_function(call) if loaded is None else await loaded
-        self._policy.called(call, function)
-        self._known[call] = function, function_calls.signature(function)
-        return self._known[call]
+            function = find_function(call)
+            if function is None:  # an import may take seconds: not on the event loop
+                function = await function_calls.call_in_thread(load_function, {"path": call})
+        known = self._known.get(call)
+        if known is None or known[0] is not function:
+            self._policy.called(call, function)
+            known = self._known[call] = function, function_calls.signature(function)
+        return known
 
 
 async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asynchronous: bool) -> Any:

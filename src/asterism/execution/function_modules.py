@@ -1,0 +1,178 @@
+"""Functions by their import paths, and their modules, which are imported again after a change of their files.
+
+Before each call of a function by its path, the files of its project are compared with what was imported. If one has
+changed, all modules of functions are dropped from ``sys.modules`` together, and the function is imported anew: the
+modules that are in use always belong together. A call that is running keeps those with which it began.
+
+These modules are not imported again: the standard library and ``site-packages``, Asterism, extension modules, and
+what the program had imported itself before it asked for a function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from asterism.core.plan.task import Task
+
+log = logging.getLogger("asterism.device")
+
+_INSTALLED = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,  # asterism
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+
+
+class _Stamp(NamedTuple):
+    """What changes with the content of a file. The change time also tells of a copy that keeps the time of its
+    source."""
+
+    modified: int
+    changed: int
+    size: int
+
+
+def _stamp(file: str) -> _Stamp | None:
+    """None if there is no such file."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+
+
+_UNKNOWN = _Stamp(-1, -1, -1)
+"""The stamp of a file that may have changed while it was imported: it counts as changed."""
+
+
+class _FunctionModules:
+    """The modules of functions in this process. There is one, because there is one ``sys.modules``."""
+
+    def __init__(self) -> None:
+        self._importing = threading.RLock()  # a module may load a function while it is imported
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._stamps: dict[str, tuple[str, _Stamp | None]] = {}  # by module: its file, as it was imported
+        self._others: set[str] | None = None  # modules that are never imported again
+        self._count = 0  # of all modules, at the last look
+        self._looked = 0  # when that was: what has not changed since was imported as it is
+
+    def find(self, path: str) -> Callable[..., Any] | None:
+        """The function at a path as ``load`` returns it, or None if that has to import a module."""
+        functions = self._functions  # after a change this is no longer the dictionary that counts
+        if self._changed():
+            return None
+        function = functions.get(path)
+        if function is None and _is_imported(path.partition(":")[0]):
+            function = functions[path] = _function(path)
+        return function
+
+    def load(self, path: str) -> Callable[..., Any]:
+        """The function at ``package.module:function``, or of the task there. Raises ImportError with the missing
+        part."""
+        with self._importing:
+            if changed := self._changed():
+                log.info("%s has changed; its module and those that were imported with it are imported again", changed)
+                self._drop()
+            if path not in self._functions:
+                self._functions[path] = _function(path)
+            self._changed()  # stamps the modules that are new
+            return self._functions[path]
+
+    def _changed(self) -> str | None:
+        """The file of a module that has changed since it was imported."""
+        if self._others is None:
+            self._others = set(sys.modules)
+        now = time.time_ns()
+        if len(sys.modules) == self._count or self._find_new():
+            self._looked = now
+        return next((file for file, stamp in list(self._stamps.values()) if _stamp(file) != stamp), None)
+
+    def _find_new(self) -> bool:
+        """Stamp the files of modules that were imported since the last look. Returns False if one is being imported."""
+        assert self._others is not None
+        count = len(sys.modules)
+        for name, module in list(sys.modules.items()):
+            if name in self._others or name in self._stamps:
+                continue
+            if _is_initializing(module):
+                return False
+            file = _project_file(module)
+            if file is None:
+                self._others.add(name)
+                continue
+            stamp = _stamp(file)
+            seen = stamp is None or max(stamp.modified, stamp.changed) <= self._looked
+            self._stamps[name] = file, stamp if seen else _UNKNOWN
+        self._count = count
+        return True
+
+    def _drop(self) -> None:
+        """Make the next import of each module read its file. A module that another thread is importing stays."""
+        self._functions = {}
+        for name, (file, stamp) in list(self._stamps.items()):
+            if stamp != _stamp(file):  # Python compares whole seconds and the size with its compiled copy
+                with contextlib.suppress(OSError, NotImplementedError):
+                    Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
+            module = sys.modules.get(name)
+            if module is None or _is_initializing(module):
+                continue
+            del sys.modules[name]
+            package, _, last = name.rpartition(".")
+            parent = sys.modules.get(package)
+            if parent is not None and getattr(parent, last, None) is module:  # `from package import module` looks there
+                delattr(parent, last)
+        self._stamps = {}
+        self._count = 0
+        importlib.invalidate_caches()
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module_name, _, qualified = path.partition(":")
+    target: Any = importlib.import_module(module_name)
+    for name in qualified.split("."):
+        try:
+            target = getattr(target, name)
+        except AttributeError:
+            raise ImportError(f"{path!r}: {module_name!r} has no {qualified!r}") from None
+    if isinstance(target, Task) and target.call is not None and not isinstance(target.call, str):
+        target = target.call  # of @plan.task, which gives the name of the function to its task
+    if not callable(target):
+        raise ImportError(f"{path!r} is not callable")
+    return target  # type: ignore[no-any-return]
+
+
+def _is_imported(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and not _is_initializing(module)
+
+
+def _is_initializing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _project_file(module: ModuleType) -> str | None:
+    """The file of a module that is imported again when it changes; None for any other module."""
+    spec = getattr(module, "__spec__", None)
+    file = getattr(spec, "origin", None)
+    if type(getattr(spec, "loader", None)) is not SourceFileLoader or not isinstance(file, str):
+        return None
+    path = os.path.abspath(file)
+    return None if path.startswith(_INSTALLED) or _PACKAGE_FOLDERS & set(Path(path).parts) else path
+
+
+_modules = _FunctionModules()
+find_function = _modules.find
+load_function = _modules.load
