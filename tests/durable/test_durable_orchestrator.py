@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from asterism.durable.journal_store import (
     insert_plan,
     step_record,
 )
+from asterism.execution.function_modules import load_object
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -598,3 +600,18 @@ async def test_a_task_says_after_how_long_without_a_heartbeat_it_is_executed_els
     assert (run.device, run.timeout, flow.heartbeat) == ("kitchen", 6.0, 2.0)
     durable_work.gate("a").set()
     assert (await running).state == "completed"
+
+
+@pytest.mark.virtual_time
+async def test_a_plan_of_decorated_functions_is_stored_and_continued(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from asterism import Constellation\nplan = Constellation('nightly')\n"
+    text += "@plan.task\nasync def work() -> int:\n    return 7\n"
+    (tmp_path / "decorated_work.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan = load_object("decorated_work:plan")
+    result = await stage.orchestrator().run(plan)
+    assert result["work"].value == 7
+    again = await stage.orchestrator().retry("nightly", from_tasks=["work"])
+    assert (again["work"].value, again["work"].attempts) == (7, 2)

@@ -23,7 +23,7 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.base.text import join_names
-from asterism.core.errors import AsterismError, NotJson, PlanError
+from asterism.core.errors import AsterismError, PlanError
 from asterism.core.json_values import NOTHING
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
@@ -40,10 +40,9 @@ from asterism.core.plan.journal import (
 )
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
-from asterism.core.plan.task import import_path
 from asterism.core.record_codec import InvalidRecord, Record
 from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
-from asterism.execution.function_modules import load_function
+from asterism.execution.function_modules import stored_path
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.ledger import is_small, put_large
 from asterism.orchestrator.plan_mask import mask_conditions
@@ -234,16 +233,8 @@ async def read_head(store: Store, name: str) -> tuple[Head, int]:
 def check_storable(plan: Constellation) -> None:
     """Raises NotJson unless another process could execute every task of a plan."""
     for node in plan.nodes.values():
-        call = node.task.call
-        if call is None or isinstance(call, str):
-            continue
-        path = import_path(call, node.id)
-        try:
-            imported: Any = load_function(path)
-        except ImportError as error:
-            raise NotJson(f"task {node.id!r}: {call!r} cannot be imported as {path}: {error}") from None
-        if imported is not call:
-            raise NotJson(f"task {node.id!r}: {path} is not the function {call!r}, so the task cannot be resumed")
+        if node.task.call is not None:
+            stored_path(node.task.call, node.id)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from asterism.core.plan.task import Task
+from asterism.core.errors import NotJson
+from asterism.core.plan.task import Task, import_path
 
 log = logging.getLogger("asterism.device")
 
@@ -63,33 +64,31 @@ class _FunctionModules:
 
     def __init__(self) -> None:
         self._importing = threading.RLock()  # a module may load a function while it is imported
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._objects: dict[str, Any] = {}  # by path
         self._stamps: dict[str, tuple[str, _Stamp | None]] = {}  # by module: its file, as it was imported
         self._others: set[str] | None = None  # modules that are never imported again
         self._count = 0  # of all modules, at the last look
         self._looked = 0  # when that was: what has not changed since was imported as it is
 
-    def find(self, path: str) -> Callable[..., Any] | None:
-        """The function at a path as ``load`` returns it, or None if that has to import a module."""
-        functions = self._functions  # after a change this is no longer the dictionary that counts
+    def find(self, path: str) -> Any:
+        """What ``load`` returns, or None if that has to import a module."""
+        objects = self._objects  # after a change this is no longer the dictionary that counts
         if self._changed():
             return None
-        function = functions.get(path)
-        if function is None and _is_imported(path.partition(":")[0]):
-            function = functions[path] = _function(path)
-        return function
+        if path not in objects and _is_imported(path.partition(":")[0]):
+            objects[path] = _object(path)
+        return objects.get(path)
 
-    def load(self, path: str) -> Callable[..., Any]:
-        """The function at ``package.module:function``, or of the task there. Raises ImportError with the missing
-        part."""
+    def load(self, path: str) -> Any:
+        """What is at ``package.module:name``. Raises ImportError with the missing part."""
         with self._importing:
             if changed := self._changed():
                 log.info("%s has changed; its module and those that were imported with it are imported again", changed)
                 self._drop()
-            if path not in self._functions:
-                self._functions[path] = _function(path)
-            self._changed()  # stamps the modules that are new
-            return self._functions[path]
+            if path not in self._objects:
+                self._objects[path] = _object(path)
+                self._changed()  # stamps the modules that are new
+            return self._objects[path]
 
     def _changed(self) -> str | None:
         """The file of a module that has changed since it was imported."""
@@ -121,7 +120,7 @@ class _FunctionModules:
 
     def _drop(self) -> None:
         """Make the next import of each module read its file. A module that another thread is importing stays."""
-        self._functions = {}
+        self._objects = {}
         for name, (file, stamp) in list(self._stamps.items()):
             if stamp != _stamp(file):  # Python compares whole seconds and the size with its compiled copy
                 with contextlib.suppress(OSError, NotImplementedError):
@@ -139,7 +138,40 @@ class _FunctionModules:
         importlib.invalidate_caches()
 
 
-def _function(path: str) -> Callable[..., Any]:
+def load_function(path: str) -> Callable[..., Any]:
+    """The function at ``package.module:function``, or of the task there. Raises ImportError with the missing part."""
+    return _callable(path, _modules.load(path))
+
+
+def find_function(path: str) -> Callable[..., Any] | None:
+    """The same, or None if a module has to be imported for it, which may take seconds."""
+    target = _modules.find(path)
+    return None if target is None else _callable(path, target)
+
+
+def _callable(path: str, target: Any) -> Callable[..., Any]:
+    if isinstance(target, Task) and target.call is not None and not isinstance(target.call, str):
+        target = target.call  # of @plan.task, which gives the name of the function to its task
+    if not callable(target):
+        raise ImportError(f"{path!r} is not callable")
+    return target  # type: ignore[no-any-return]
+
+
+def stored_path(call: Callable[..., Any] | str, task_id: str) -> str:
+    """The path by which other processes find the function of a task. Raises NotJson if it does not lead there."""
+    path = import_path(call, task_id)
+    if isinstance(call, str):
+        return path
+    try:
+        imported = load_function(path)
+    except ImportError as error:
+        raise NotJson(f"task {task_id!r}: {call!r} cannot be imported as {path}: {error}") from None
+    if imported is not call:
+        raise NotJson(f"task {task_id!r}: {path} is not the function {call!r}, so the task cannot be resumed")
+    return path
+
+
+def _object(path: str) -> Any:
     module_name, _, qualified = path.partition(":")
     target: Any = importlib.import_module(module_name)
     for name in qualified.split("."):
@@ -147,11 +179,7 @@ def _function(path: str) -> Callable[..., Any]:
             target = getattr(target, name)
         except AttributeError:
             raise ImportError(f"{path!r}: {module_name!r} has no {qualified!r}") from None
-    if isinstance(target, Task) and target.call is not None and not isinstance(target.call, str):
-        target = target.call  # of @plan.task, which gives the name of the function to its task
-    if not callable(target):
-        raise ImportError(f"{path!r} is not callable")
-    return target  # type: ignore[no-any-return]
+    return target
 
 
 def _is_imported(name: str) -> bool:
@@ -174,5 +202,4 @@ def _project_file(module: ModuleType) -> str | None:
 
 
 _modules = _FunctionModules()
-find_function = _modules.find
-load_function = _modules.load
+load_object = _modules.load

@@ -16,8 +16,8 @@
 reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
 errors ``validation_messages`` turns into sentences, and checks everything else (names, conditions, inputs, functions)
 with ``checks``. ``include`` finds the files of a plan, and ``parameters`` the values of its
-parameters, which ``base/placeholders`` puts into the tasks; ``foreach`` makes tasks of lists. ``workflow_file`` reads
-workflows for a fleet.
+parameters, which ``base/placeholders`` puts into the tasks; ``foreach`` makes tasks of lists. ``python_plan`` makes the
+text of a plan file for a plan in Python, ``module:plan``. ``workflow_file`` reads workflows for a fleet.
 
 Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
 imported unless the caller allows it (``imports=True``).

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from asterism.base.cel import InvalidExpression
 from asterism.base.expressions import with_constants
-from asterism.base.text import suggestion
+from asterism.base.text import clean, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
@@ -49,6 +49,7 @@ from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
 from asterism.planfile.plugin_keys import with_plugin
+from asterism.planfile.python_plan import is_python_plan, python_plan_text
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
@@ -132,12 +133,23 @@ def load(path: str, **options: Unpack[ReadOptions]) -> PlanFile:
 
 def check(path: str, **options: Unpack[ReadOptions]) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines."""
-    text, mistakes = read_text(path)
+    text, mistakes = read_plan(path)
     if mistakes:
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
     options.setdefault("places", places)
     return examine(text, PurePath(path).stem, path=path, **options)
+
+
+def read_plan(path: str) -> tuple[str, list[Mistake]]:
+    """The text of a plan file, or of the plan at ``module:plan``. Empty, with a mistake, if it cannot be used. Raises
+    OSError."""
+    if not is_python_plan(path):
+        return read_text(path)
+    try:
+        return python_plan_text(path), []
+    except PlanError as error:
+        return "", [Mistake(1, clean(str(error)))]
 
 
 def examine(

@@ -185,7 +185,10 @@ def run(
     result_limit: int,
     **option_values: Any,
 ) -> int:
-    """Run the plan in a plan file.
+    """Run the plan in a plan file, or the Python plan at module:plan.
+
+    asterism run plan.yaml
+    asterism run nightly_etl:plan --store sqlite:///etl.db
 
     Exits with 0 if the plan completed, 1 if it failed, 2 if it failed in part, 130 if it was cancelled or stopped, 64
     if it could not start. Ctrl-C cancels the plan: running tasks are asked to stop. A second Ctrl-C does not wait for
@@ -401,11 +404,13 @@ def check(
 ) -> int:
     """Report every mistake in a plan file, with line numbers.
 
-    Parameters without a value are no mistake here. Exits with 0 if the plan can run, with 64 if not."""
+    PLAN.YAML may be the name of a Python plan, module:plan, which is then imported. Parameters without a value are no
+    mistake here. Exits with 0 if the plan can run, with 64 if not."""
     from asterism.base.text import plural
     from asterism.planfile import check as check_file
+    from asterism.planfile.python_plan import is_python_plan
 
-    if imports:
+    if imports or is_python_plan(plan):
         allow_imports(plan)
     try:
         params = given_parameters(settings, params_file, required=False)
@@ -456,11 +461,15 @@ def show(
     params_file: str | None,
     only: tuple[str, ...],
 ) -> None:
-    """Draw the plan in a plan file.
+    """Draw the plan in a plan file, or the Python plan at module:plan.
 
     `asterism plan show NAME` draws a plan in a store, with the states of its tasks."""
+    from asterism.planfile.python_plan import is_python_plan
+
     check_drawing_options(svg_path, as_mermaid, as_json)
-    if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
+    if is_python_plan(plan):
+        allow_imports(plan)
+    elif not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
         raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
     constellation = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
@@ -512,11 +521,13 @@ def load_plan_file(
 def sent_file(path: str, plan_file: PlanFile) -> JsonObject:
     """The fields of a request with a plan file, and with all that it includes."""
     from asterism.planfile.include import included_texts
+    from asterism.planfile.loader import read_plan
+    from asterism.planfile.python_plan import is_python_plan
 
     return {
-        "text": Path(path).read_text("utf-8-sig"),
+        "text": read_plan(path)[0],
         "file": Path(path).name,
-        "includes": included_texts(path),
+        "includes": {} if is_python_plan(path) else included_texts(path),
         "params": dict(plan_file.params),
     }
 

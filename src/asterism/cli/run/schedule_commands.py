@@ -49,7 +49,11 @@ def schedule() -> None:
 
 @schedule.command()
 @option("--workflow NAME", "Create runs of this workflow.")
-@option("--plan PLAN.YAML", "Create plans of this plan file, which the store keeps.", to="path")
+@option(
+    "--plan PLAN.YAML",
+    "Create plans of this plan file, or of the Python plan at module:plan; the store keeps it.",
+    to="path",
+)
 @parameter_option
 @object_option("The input of each run as a JSON object, in a file, or on standard input.")
 @number_option("--priority", help="Priority of each run; default: that of the workflow.")
