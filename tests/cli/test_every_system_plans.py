@@ -311,6 +311,28 @@ def test_a_download_over_http_goes_on_after_a_cut_and_is_verified(
         assert list(into.iterdir()) == []
 
 
+def test_files_are_listed_in_pages(tmp_path: Path) -> None:
+    with system_scene("server", tmp_path / "server", "") as scene:
+        filmed(scene)
+        address, headers = (
+            f"{scene.address}/api/v1/plans/film/files",
+            {"authorization": f"Bearer {scene.env['ASTERISM_TOKEN']}"},
+        )
+
+        def page(**query: Any) -> dict[str, Any]:
+            answer = httpx.get(address, params=query, headers=headers, trust_env=False)
+            return dict(answer.json())
+
+        whole, pages, after = page(), list[dict[str, Any]](), {}
+        assert whole["next"] is None
+        while not pages or pages[-1]["next"] is not None:
+            pages.append(page(limit=1, **after))
+            after = {"after": pages[-1]["next"]}
+        assert len(pages) == len(whole["items"]) > 1
+        assert [file for part in pages for file in part["items"]] == whole["items"]
+        assert page(after="nonsense")["status"] == 422
+
+
 def test_files_are_read_with_the_scope_to_observe_only(tmp_path: Path) -> None:
     with system_scene("server", tmp_path / "server", "") as scene:
         filmed(scene)

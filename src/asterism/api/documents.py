@@ -1403,6 +1403,7 @@ class Settings(Document):
     most: int
     log_limit: int
     device_bytes: int
+    credential_bytes: int
     artifacts: str | None
     hold: float
     lease: float

@@ -31,6 +31,7 @@ class ChangeSettings(Request):
     most: Size = None
     log_limit: Size = None
     device_bytes: Size = None
+    credential_bytes: Size = None
     artifacts: Annotated[
         str | None,
         Limit(max_length=2000),

@@ -204,8 +204,14 @@ MOST_BYTES = 4 << 20
 """How much of a file one answer has at most."""
 
 
+MOST_FILES = 10_000
+"""How many files one answer lists at most."""
+
+
 class ListFiles(OnePlan):
     task: Annotated[Name | None, Doc("Only the files of this task.")] = None
+    after: Annotated[str | None, Limit(max_length=10_000), Doc("The `next` of the page before.")] = None
+    limit: Annotated[int, Limit(ge=1, le=MOST_FILES)] = 1000
 
 
 class ReadFile(OneTask):

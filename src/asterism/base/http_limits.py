@@ -440,6 +440,34 @@ class RecentEvents:
             del self._times[next(iter(self._times))]
 
 
+class RecentBytes:
+    """Counts bytes by key within the last hour, in whole minutes. Forgets the oldest keys."""
+
+    WINDOW, STEP = 3600.0, 60.0
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._sizes: dict[str, dict[float, int]] = {}  # by the end of the minute
+
+    def add(self, key: str, size: int, most: int, excess: str) -> None:
+        """Raises RequestRefused if there would be more than ``most``, with the seconds after which there is room."""
+        now = self._now()
+        known = self._sizes.pop(key, {})
+        recent = self._sizes[key] = {end: count for end, count in known.items() if end + self.WINDOW > now}
+        while len(self._sizes) > MAX_REMEMBERED:
+            del self._sizes[next(iter(self._sizes))]
+        if size > most:
+            raise RequestRefused(413, f"{excess}: this request alone has {size:,} bytes")
+        over, ends = sum(recent.values()) + size - most, iter(recent)
+        if over > 0:
+            while over > 0:
+                over -= recent[end := next(ends)]
+            wait = end + self.WINDOW - now
+            raise RequestRefused(429, f"{excess}: come again in {wait:.0f} s", wait)
+        end = now - now % self.STEP + self.STEP
+        recent[end] = recent.get(end, 0) + size
+
+
 # -- signatures of webhook deliveries ----------------------------------------------------------------------------------
 
 

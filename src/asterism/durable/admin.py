@@ -18,6 +18,7 @@ executions were consumed, and their keys are never used again.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -137,6 +138,10 @@ async def edit_once(
     return applied
 
 
+FEW_EDITS = 100
+"""More edits of one request are read, and tried in a dry run, in a thread."""
+
+
 class TriedEdit(NamedTuple):
     """What an edit would do. ``waits`` is why it would wait for a person: nothing if it would not. ``reopened``: the
     plan has ended, and the edit would open it again. ``removed`` are the tasks that it would remove with others, by the
@@ -157,8 +162,13 @@ async def try_edit(fleet: Fleet, name: str, batch: EditBatch, editor: str | None
     waits = waiting.wait_reasons(batch, editor)
     stored.plan.check_plugin = check_plugin
     ended = stored.plan.state in ENDED
-    removed = removed_tasks(trial(stored.plan, batch, fleet.store.clock()), batch.edits)
-    return TriedEdit(stored.plan.apply(batch, fleet.store.clock()), waits, ended and bool(batch.edits), removed)
+    now = fleet.store.clock()
+
+    def apply() -> TriedEdit:
+        removed = removed_tasks(trial(stored.plan, batch, now), batch.edits)
+        return TriedEdit(stored.plan.apply(batch, now), waits, ended and bool(batch.edits), removed)
+
+    return apply() if len(batch.edits) <= FEW_EDITS else await asyncio.to_thread(apply)  # the plan is a copy
 
 
 async def change_once(

@@ -48,6 +48,7 @@ class Settings:
     ``log_limit``       how much of what each attempt prints is kept; 0 for nothing
     ``device_bytes``    how many bytes of large results, and of files whose run has not ended, each device of a gateway
                         may store within an hour
+    ``credential_bytes``  how many bytes each credential of a server may store with its requests within an hour
     ``artifacts``       where the files of tasks are kept: ``file:///folder``, ``s3://bucket/prefix``; None: beside the
                         file of a SQLite store
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
@@ -68,6 +69,7 @@ class Settings:
     most: int = RESULT_LIMIT
     log_limit: int = DEFAULT_LIMIT
     device_bytes: int = 1024 * 1024 * 1024
+    credential_bytes: int = 256 * 1024 * 1024
     artifacts: str | None = None
     hold: float = 90.0
     lease: float = ELECTION_LEASE

@@ -106,6 +106,7 @@ class McpEndpoint:
             message = parse_strict(body, max_depth=MAX_DEPTH + ENVELOPE)
         except NotStrictJson as error:
             raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
+        await self._server.count_stored(caller, len(body))
         return body, isinstance(message, dict) and message.get("method") == "initialize"
 
     def _remembering(self, send: Send, caller: Credential, session: str | None, *, ends: bool) -> Send:

@@ -87,6 +87,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
 # -- operations --------------------------------------------------------------------------------------------------------
 
 
+HEAVY = ("draw_plan", "list_files")
+"""The operations whose answers take long to compute."""
+
+
 def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
     """The endpoint that checks a request and calls its operation, in the name of the caller."""
     names = path_fields(operation.path)
@@ -111,6 +115,7 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
         answer=operation.answer,
         status=operation.status,
         edits=operation.edits,
+        heavy=operation.name in HEAVY,
         secret=operation.secret,
         name=operation.name,
     )

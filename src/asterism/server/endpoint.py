@@ -129,6 +129,10 @@ class ServerState:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def count_stored(self, caller: Credential, size: int) -> None:
+        """Raises RequestRefused if a credential stores too much within an hour."""
+        self.gate.count_stored(caller, size, int((await self.fleet.settings()).credential_bytes))
+
     async def remembered(self, name: str, age: float, produce: Callable[[], Awaitable[str]]) -> str:
         """A text that is produced again when it is older than so many seconds. Callers at one time share it."""
         async with self._making:
@@ -242,6 +246,9 @@ class Endpoint:
     status: int = 200
     media: str = "application/json"
     edits: bool = False
+    heavy: bool = False
+    """Whether its answer takes long to compute."""
+
     absolute: bool = False
     name: str = ""
     """That of its operation, if it has one."""
@@ -318,7 +325,10 @@ class EndpointApp:
         try:
             call.query = endpoint.query.model_validate(_query(request))
             if endpoint.body is not None:
-                call.body = endpoint.body.model_validate(await _json_body(request, server, caller))
+                body, size = await _json_body(request, server, caller)
+                call.body = endpoint.body.model_validate(body)
+                if caller is not None and self._stores(call):
+                    await server.count_stored(caller, size)
         except ValidationError as error:
             return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
         async with server.while_serving():
@@ -341,8 +351,17 @@ class EndpointApp:
                 await record_refusal(self._server.system_of(caller, request=request), operation, path, error)
             raise
 
+    def _stores(self, call: Call) -> bool:
+        """Whether a request leaves something in the store."""
+        operation = OPERATIONS.get(self._endpoint.name)
+        return operation is not None and operation.changes and not getattr(call.body, "dry_run", False)
+
     async def _handle(self, call: Call) -> Response:
-        result = await self._endpoint.handler(call)
+        if self._endpoint.heavy or getattr(call.body, "dry_run", False):
+            async with self._server.gate.heavy(call.caller):
+                result = await self._endpoint.handler(call)
+        else:
+            result = await self._endpoint.handler(call)
         return result if isinstance(result, Response) else DocumentResponse(result, self._endpoint.status)
 
     async def _settled(self, call: Call) -> Response:
@@ -396,16 +415,16 @@ def _query(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-async def _json_body(request: Request, server: ServerState, caller: Credential | None) -> Any:
-    """The JSON of a body; an empty one is an empty object. Raises RequestRefused."""
+async def _json_body(request: Request, server: ServerState, caller: Credential | None) -> tuple[Any, int]:
+    """The JSON of a body, and how many bytes it has; an empty one is an empty object. Raises RequestRefused."""
     if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
-        return {}
+        return {}, 0
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestRefused(415, "the body has to be JSON: Content-Type: application/json")
     client = caller.shown if caller is not None else "a stranger"
     body = await read_body(request, server.bodies, client=client, most=LARGEST_BODY, each=4 * LARGEST_BODY)
     try:
-        return parse_strict(body, max_depth=MAX_DEPTH)
+        return parse_strict(body, max_depth=MAX_DEPTH), len(body)
     except NotStrictJson as error:
         raise RequestRefused(400, f"the body is not valid JSON: {error}") from None

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.folded_groups import folded_groups
 from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
+
+Known = TypeVar("Known")
+Answer = TypeVar("Answer")
 
 COLUMN = 252
 ROW = 64
@@ -54,14 +57,15 @@ class PlanLayouts:
 
     async def layout(self, name: str, plan: Constellation, opened: Collection[str] = ()) -> JsonObject:
         """The layout of a plan as JSON: places in pixels, centres of the boxes."""
-        return {"version": plan.version, **layout_json(await self._layout(name, plan, opened))}
+        version, layout = plan.version, await self._layout(name, plan, opened)
+        return {"version": version, **await _apart(layout_json, layout, len(layout.places))}
 
     async def layout_after(
         self, name: str, plan: Constellation, edited: Constellation, opened: Collection[str] = ()
     ) -> JsonObject:
         """The layout that ``edited`` would have if it were the next version of the plan. It is not remembered."""
         after = await _computed(await self._layout(name, plan, opened), *_shape(edited, opened))
-        return {"version": edited.version, **layout_json(after)}
+        return {"version": edited.version, **await _apart(layout_json, after, len(after.places))}
 
     async def _layout(self, name: str, plan: Constellation, opened: Collection[str]) -> PlanLayout:
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -99,9 +103,12 @@ def _shape(plan: Constellation, opened: Collection[str]) -> tuple[list[str], lis
 
 
 async def _computed(before: PlanLayout | None, tasks: Sequence[str], dependencies: Sequence[Dependency]) -> PlanLayout:
-    if len(tasks) <= SMALL:
-        return _laid_out(before, tasks, dependencies)
-    return await asyncio.to_thread(_laid_out, before, tasks, dependencies)
+    return await _apart(lambda known: _laid_out(known, tasks, dependencies), before, len(tasks))
+
+
+async def _apart(compute: Callable[[Known], Answer], known: Known, tasks: int) -> Answer:
+    """What is computed of so many tasks: in a thread if they are many."""
+    return compute(known) if tasks <= SMALL else await asyncio.to_thread(compute, known)
 
 
 def _laid_out(before: PlanLayout | None, tasks: Sequence[str], dependencies: Sequence[Dependency]) -> PlanLayout:

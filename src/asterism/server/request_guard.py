@@ -17,14 +17,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers, MutableHeaders
 
 from asterism.api.credentials import TOKEN, Credential, Credentials
 from asterism.api.operation import KEY_HEADER, VERSION_HEADER
-from asterism.base.http_limits import PROXY, Limits, RecentEvents, RequestRefused, address_of, bearer_token, place_of
+from asterism.base.http_limits import (
+    PROXY,
+    Limits,
+    RecentBytes,
+    RecentEvents,
+    RequestRefused,
+    address_of,
+    bearer_token,
+    place_of,
+)
 from asterism.base.startup import VERSION
 from asterism.server.people_proxy import PROXY as PROXIED
 from asterism.server.people_proxy import WORD_LASTS, PeopleProxy
@@ -33,7 +43,7 @@ from asterism.store.protocol import CREDENTIALS_CHANGED, Store, Watch
 from asterism.store.store_errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -67,6 +77,8 @@ REFUSALS_PER_MINUTE = 60
 REQUESTS_AT_ONCE = 32
 """How many requests of one credential may be answered at once, event streams included."""
 
+HEAVY_AT_ONCE = 2
+"""How many of them may be such that take long to compute: drawings, layouts and dry runs. The others wait."""
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -156,6 +168,8 @@ class Gate:
         self.https, self._shared = https, shared
         self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
         self._edits = RecentEvents(now, edits_per_minute, 60.0)
+        self._stored = RecentBytes(now)
+        self._heavy: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._refusals = RecentEvents(now, REFUSALS_PER_MINUTE, 60.0)
         self._under_way = RequestsUnderWay(requests_at_once)
 
@@ -191,6 +205,19 @@ class Gate:
         """Raises RequestRefused if a credential has made too many edits in the last minute."""
         self._edits.check(caller.id, f"too many edits of {caller.name} in a minute")
         self._edits.add(caller.id)
+
+    def count_stored(self, caller: Credential, size: int, most: int) -> None:
+        """Raises RequestRefused if a credential would store more than ``most`` bytes within an hour."""
+        text = f"{caller.name} may store {most:,} bytes within an hour (setting credential_bytes)"
+        self._stored.add(caller.id, size, most, text)
+
+    @asynccontextmanager
+    async def heavy(self, caller: Credential | None) -> AsyncIterator[None]:
+        """The turn of a request that takes long to compute, a few at once of each credential. The others wait; how many
+        can is bounded by ``counted``."""
+        key = "" if caller is None else caller.id
+        async with self._heavy.setdefault(key, asyncio.Semaphore(HEAVY_AT_ONCE)):
+            yield
 
     def count_refusal(self, caller: Credential) -> None:
         """Raises RequestRefused if a credential was refused too often in the last minute: each refusal is recorded, and

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from asterism import __version__
 from asterism.api import documents
 from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, Credential, LoginRefused, allows
-from asterism.api.local.edit_handlers import batch_of_edits, check_size
+from asterism.api.local.edit_handlers import check_size, read_batch
 from asterism.api.local.fleet_handlers import metrics_families
 from asterism.api.operation import READ, path_fields
 from asterism.api.operations import OPERATIONS, Operations
@@ -200,7 +200,7 @@ async def layout(call: Call) -> Any:
 async def layout_after(call: Call) -> Any:
     """Nothing is changed: the edits are applied to a copy."""
     name = call.path["plan"]
-    batch = batch_of_edits(call.body.edits)
+    batch = await read_batch(call.body.edits)
     await check_size(call.system, name, batch)
     plan = (await read_plan(call.fleet, name)).record.plan
     edited = plan.copy()
@@ -253,6 +253,7 @@ ENDPOINTS = (
         READ,
         LayoutQuery,
         answer=Layout,
+        heavy=True,
     ),
     Endpoint(
         "POST",
@@ -263,5 +264,6 @@ ENDPOINTS = (
         OpenedQuery,
         PlannedEdits,
         Layout,
+        heavy=True,
     ),
 )

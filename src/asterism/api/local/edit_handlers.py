@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,7 @@ from asterism.core.record_codec import read_record
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable import approval_store, cycle_requests, plan_requests
+from asterism.durable.admin import FEW_EDITS
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.editor_budget import (
     Budget,
@@ -81,6 +83,12 @@ def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]], **fields: Any) -> 
     return EditBatch((*parsed, *edges), **fields)
 
 
+async def read_batch(edits: Sequence[Edit | Mapping[str, Any]], **fields: Any) -> EditBatch:
+    """``batch_of_edits``, in a thread if there are many."""
+    read = partial(batch_of_edits, edits, **fields)
+    return read() if len(edits) <= FEW_EDITS else await asyncio.to_thread(read)
+
+
 async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large for a server."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
@@ -91,7 +99,7 @@ async def check_size(system: LocalSystem, name: str, batch: EditBatch) -> None:
 async def checked_batch(
     system: LocalSystem,
     name: str,
-    edits: Iterable[Edit | Mapping[str, Any]],
+    edits: Sequence[Edit | Mapping[str, Any]],
     reason: str,
     base_version: int | None = None,
     author: str | None = None,
@@ -99,7 +107,7 @@ async def checked_batch(
     """A batch in the name of the caller, or of ``author``. Raises InvalidEdits, and RequestRefused if it makes the plan
     too large, or if the caller may not sign with that name."""
     signed = signature(system, author)
-    batch = batch_of_edits(edits, author=signed, reason=reason, base_version=base_version)
+    batch = await read_batch(edits, author=signed, reason=reason, base_version=base_version)
     check_waits(system, batch)
     await check_size(system, name, batch)
     return batch

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import json
 import re
 from collections.abc import Callable, Collection
 from dataclasses import field
 from functools import partial
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -153,16 +155,35 @@ async def list_files(system: LocalSystem, request: declared.ListFiles) -> docume
     if not wanted:
         return documents.Page(items=[])
     artifacts = await system.fleet.files()
+    passed = None if request.after is None else _file_key(request.after)
+    if passed is not None:
+        wanted = list(dropwhile(lambda node: node.id != passed[0], wanted))
 
     def read() -> list[documents.PlanFile]:
-        return [
+        """The files of the page, and one more if there is one."""
+        files = (
             documents.PlanFile(task=node.id, output=output, **entry._asdict())
             for node in wanted
             for output, entries in artifacts.manifest(str(node.files)).items()
             for entry in entries
-        ]
+        )
+        if passed is not None:
+            files = islice(dropwhile(lambda file: [file.task, file.output, file.path] != passed, files), 1, None)
+        return list(islice(files, request.limit + 1))
 
-    return documents.Page(items=await asyncio.to_thread(read))
+    items = await asyncio.to_thread(read)
+    last = items[request.limit - 1] if len(items) > request.limit else None
+    following = None if last is None else json.dumps([last.task, last.output, last.path])
+    return documents.Page(items=items[: request.limit], next=following)
+
+
+def _file_key(after: str) -> list[str]:
+    """The last file of a page. Raises RequestRefused."""
+    with contextlib.suppress(ValueError):
+        key = json.loads(after)
+        if isinstance(key, list) and len(key) == 3 and all(isinstance(part, str) for part in key):
+            return key
+    raise RequestRefused(422, "after: it is not the `next` of a page of files")
 
 
 async def read_file(system: LocalSystem, request: declared.ReadFile) -> documents.FilePart:

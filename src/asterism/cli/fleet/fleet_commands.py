@@ -62,6 +62,7 @@ async def show(system: System) -> Answer:
     "--device-bytes",
     help="How much of large results each device that joined through a server may store in an hour.",
 )
+@size_option("--credential-bytes", help="How much each credential of a server may store in an hour.")
 @option(
     "--artifacts URL",
     "Where to keep the files of tasks: file:///folder or s3://bucket/prefix; '' for beside the store.",

@@ -195,6 +195,8 @@ def settings_lines(settings: documents.Settings, width: int | None = None) -> li
         "most": f"inputs and outputs above {format_size(settings.most)} are refused",
         "device_bytes": f"each device of a gateway may store {format_size(settings.device_bytes)} of "
         "large results within an hour",
+        "credential_bytes": f"each credential of a server may store {format_size(settings.credential_bytes)} "
+        "within an hour",
         "artifacts": settings.artifacts or "files of tasks are kept beside the store",
         "lease": f"the coordinator stays elected for {format_age(settings.lease)} without a heartbeat",
         "hold": f"runs stay assigned for {format_age(settings.hold)} when most devices vanish at once",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.api.documents import PlanTask, read_pages
-from asterism.api.plan_operations import MOST_PLANS, MOST_TASKS, STATES
+from asterism.api.plan_operations import MOST_FILES, MOST_PLANS, MOST_TASKS, STATES
 from asterism.base.text import clean, clean_lines, masked_urls, plural
 from asterism.cli.cli_context import (
     Answer,
@@ -185,10 +185,15 @@ async def story(system: System, name: str, task: str | None) -> Answer:
     return Answer(entries, view("plan.plan_views:story_lines", entries), notes)
 
 
+async def _files(system: System, name: str, task: str | None) -> list[PlanFile]:
+    """All files of a plan, or of a task."""
+    return (await read_pages(system.list_files, 0, MOST_FILES, plan=name, task=task)).items
+
+
 @plan.command(short_help="List the files that tasks have made.")
 async def files(system: System, name: str, task: str | None) -> Answer:
     """List the files that the tasks of a plan have made, or those of one task."""
-    found = (await system.list_files(name, task)).items
+    found = await _files(system, name, task)
     lines = [f"{clean(file.task)}.{file.output}  {format_size(file.size)}  {clean(file.path)}" for file in found]
     return Answer(found, "\n".join(lines), [] if found else ["There are no files."])
 
@@ -200,7 +205,7 @@ async def get(system: System, name: str, task: str, output: str, folder: str) ->
 
     Each file is verified before it gets its name. Called again after an interruption, it continues where it stopped."""
 
-    wanted = [file for file in (await system.list_files(name, task)).items if file.output == output]
+    wanted = [file for file in await _files(system, name, task) if file.output == output]
     if not wanted:
         raise click.ClickException(f"task {clean(task)!r} of plan {clean(name)!r} has no files {clean(output)!r}")
     paths: dict[str, str] = {}

@@ -18,7 +18,7 @@ export function TaskFiles({ plan, id }) {
   if (problem) return html`<section><h3>Files</h3><${Failure} problem=${problem} retry=${read} /></section>`;
   if (!items?.length) return null;
   return html`<section><h3>Files</h3>
-    ${items.length > MOST_FILES && html`<p class="note">The first ${MOST_FILES} of ${plural(items.length, "file")}. This lists all of them: asterism plan files</p>`}
+    ${items.length > MOST_FILES && html`<p class="note">The first ${MOST_FILES} files. This lists all of them: asterism plan files</p>`}
     <ul class="files">${items.slice(0, MOST_FILES).map((file) => html`<li key=${key(file)}>
       <button class="link" aria-expanded=${opened === key(file) ? "true" : "false"} onClick=${() => setOpened(opened === key(file) ? null : key(file))}>${file.path}</button>
       <small>${file.output}, ${fileSize(file.size)}</small><${Download} plan=${plan} file=${file} />

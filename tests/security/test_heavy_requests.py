@@ -1,0 +1,73 @@
+"""Requests that take long to compute, or that store much: they hold up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.durable.journal_store import insert_plan
+from tests.server.server_scenes import ServerScene, server_scene
+
+PLAN = "/api/v1/plans/nightly"
+MANY = [{"op": "add_task", "task": {"id": f"new-{number}", "argv": ["true"]}} for number in range(5000)]
+
+
+async def stored(scene: ServerScene) -> None:
+    plan = Constellation("nightly")
+    plan.add(Task("work", argv=["true"]))
+    await insert_plan(scene.fleet.store, plan, {})
+
+
+async def test_a_dry_run_of_many_edits_is_computed_beside_the_loop() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await stored(scene)
+        answer = await client.post(f"{PLAN}/edits", json={"edits": MANY, "dry_run": True})
+        assert answer.status_code == 200, answer.text
+        assert (await client.get(PLAN)).json()["version"] == 0
+
+
+async def test_two_heavy_requests_of_a_credential_are_computed_at_once_and_others_are_not_held_up() -> None:
+    async with server_scene() as scene:
+        await stored(scene)
+        token = await scene.token("observe")
+        caller = await scene.credentials.find(token)
+        assert caller is not None
+        async with contextlib.AsyncExitStack() as held, scene.client(token=token) as busy, scene.client() as other:
+            for _ in range(2):
+                await held.enter_async_context(scene.state.gate.heavy(caller))
+            third = asyncio.create_task(busy.get(f"{PLAN}/layout"))
+            drawing = asyncio.create_task(busy.get(f"{PLAN}/drawing?form=svg"))
+            for _ in range(10):
+                await asyncio.sleep(0)  # those that need not wait go on: the store is in memory
+                assert (await other.get(f"{PLAN}/layout")).status_code == 200
+                assert (await busy.get(PLAN)).status_code == 200  # only those that take long wait
+            assert not third.done()
+            assert not drawing.done()
+            await held.aclose()
+            assert [(await job).status_code for job in (third, drawing)] == [200, 200]
+
+
+async def test_a_credential_stores_so_many_bytes_in_an_hour() -> None:
+    async with server_scene() as scene, scene.client("event") as client, scene.client("operate") as other:
+        await scene.fleet.configure(credential_bytes=100_000)
+        event = {"name": "paid", "data": "x" * 40_000}
+        statuses = [(await client.post("/api/v1/sent-events", json=event)).status_code for _ in range(4)]
+        assert statuses == [201, 201, 429, 429]
+        refused = await client.post("/api/v1/sent-events", json=event)
+        assert 3500 <= int(refused.headers["retry-after"]) <= 3660
+        assert "may store 100,000 bytes within an hour (setting credential_bytes): come again in" in refused.text
+        assert (await client.post("/api/v1/sent-events", json={"name": "paid"})).status_code == 201  # there is room
+        assert (await other.post("/api/v1/sent-events", json=event)).status_code == 201
+        large = await other.post("/api/v1/sent-events", json={"name": "paid", "data": "x" * 120_000})
+        assert (large.status_code, "this request alone has" in large.text) == (413, True), large.text
+
+
+async def test_what_a_dry_run_reads_is_not_counted() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await stored(scene)
+        await scene.fleet.configure(credential_bytes=100)
+        edits = [{"op": "add_task", "task": {"id": "mail", "argv": ["true"], "description": "x" * 200}}]
+        assert (await client.post(f"{PLAN}/edits", json={"edits": edits, "dry_run": True})).status_code == 200
+        assert (await client.post(f"{PLAN}/edits", json={"edits": edits})).status_code == 413
