@@ -62,8 +62,8 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     }
     assert scene.json("fleet", "show") == told
     lines = scene.ok("fleet", "set", "--notify-command", "", "--notify-url", "").splitlines()
-    assert "keep            runs are deleted 7 d after their end" in lines
-    assert "notify_command  none" in lines
+    assert "keep              runs are deleted 7 d after their end" in lines
+    assert "notify_command    none" in lines
     assert scene.json("fleet", "show")["notify_url"] is None
 
 

@@ -146,6 +146,13 @@ def test_check_and_show_take_a_python_plan(scene: Scene) -> None:
     assert (code, [task["id"] for task in json.loads(output)["tasks"]]) == (0, list(VALUES))
 
 
+@pytest.mark.parametrize("overlap", [("queue", 2), ("replace", 1, "ci")])
+def test_a_python_plan_has_its_overlap(scene: Scene, overlap: tuple[object, ...]) -> None:
+    (scene.folder / "alone_etl.py").write_text(MODULE + f"\nplan.overlap = {overlap!r}\n")
+    code, _, errors = start(scene, "check", "alone_etl:plan")
+    assert code == 0, errors
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [

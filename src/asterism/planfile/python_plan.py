@@ -34,7 +34,8 @@ def python_plan_text(path: str) -> str:
     if plan.tags:
         head["tags"] = list(plan.tags)
     if plan.overlap is not None:
-        head["overlap"], head["parallel"] = plan.overlap
+        policy, head["parallel"], *key = plan.overlap
+        head["overlap"] = {"key": key[0], "policy": policy} if key else policy
     try:
         tasks = {view.id: _task(plan, view) for view in map(plan.__getitem__, plan.topological())}
         return json.dumps({**head, "tasks": tasks}, indent=1, ensure_ascii=False)

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
 from functools import partial
 from itertools import dropwhile, islice
@@ -161,7 +161,7 @@ async def list_files(system: LocalSystem, request: declared.ListFiles) -> docume
 
     def read() -> list[documents.PlanFile]:
         """The files of the page, and one more if there is one."""
-        files = (
+        files: Iterator[documents.PlanFile] = (
             documents.PlanFile(task=node.id, output=output, **entry._asdict())
             for node in wanted
             for output, entries in artifacts.manifest(str(node.files)).items()
