@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, Task
+from asterism import Constellation, EditBatch, Task
 from asterism.report.layout import fresh
 from asterism.server.plan_layouts import COLUMN, ROW, layout_json
 from tests.long_tests import rest_long
@@ -194,6 +194,120 @@ def test_the_overview_leads_to_tasks_and_back_with_the_keyboard(browser: Any) ->
         page.locator(".fold").wait_for(state="detached")
 
 
+ROWS = """async ([view, layout, collapsed, size], perRow) => {
+    const { drawing } = await import("/page/graph_model.js");
+    const { inRows } = await import("/page/graph_rows.js");
+    const { boxes, blocks, edges } = inRows(drawing(view, layout, { collapsed: new Set(collapsed) }), { perRow, down: [] });
+    const members = new Set([...blocks.values()].flatMap((block) => block.members.map((box) => box.id)));
+    return { boxes: [...boxes.values()], alone: [...boxes.values()].filter((box) => !members.has(box.id)),
+        ways: edges.filter((edge) => edge.square).map((edge) => edge.points) };
+}"""
+
+
+@pytest.mark.parametrize("seed", rest_long(range(100, 124), 8))
+def test_ways_from_row_to_row_run_through_no_box(page: Any, seed: int) -> None:
+    for collapsed in ([], ["cleaned"]):
+        shown = page.evaluate(
+            f"([drawn, perRow]) => ({ROWS})(drawn, perRow)",
+            [drawn(random_plan(seed), collapsed, DESKTOP), 1 + seed % 3],
+        )
+        assert overlaps(shown["boxes"]) == [], seed
+        for way in shown["ways"]:
+            assert passes(way, shown["boxes"]) == [], seed
+
+
+def passes(way: list[list[float]], boxes: list[Any]) -> list[str]:
+    """The boxes that a way of straight lines runs through."""
+    found = []
+    for (x1, y1), (x2, y2) in pairwise(way):
+        for box in boxes:
+            apart = max(x1, x2) <= box["x"] - WIDTH / 2 or min(x1, x2) >= box["x"] + WIDTH / 2
+            apart = apart or max(y1, y2) <= box["y"] - HEIGHT / 2 or min(y1, y2) >= box["y"] + HEIGHT / 2
+            found += [] if apart else [box["id"]]
+    return found
+
+
+def low_plan() -> Constellation:
+    """Thirteen layers of one or two tasks; a dependency skips rows, and the last layer has one task."""
+    plan = Constellation("low")
+    before: list[str] = []
+    for depth in range(12):
+        layer = [f"{what} of stage {depth:02}" for what in ("transform", "verify")[: 1 + depth % 2]]
+        for name in layer:
+            plan.add(Task(name.replace(" ", "-"), shell="true"), after=before)
+        before = [name.replace(" ", "-") for name in layer]
+    plan.add(Task("announce", shell="true"), after=[*before, "transform-of-stage-02"])
+    return plan
+
+
+def places(page: Any) -> dict[str, str]:
+    """Where each box of the drawing stands, and each removed task."""
+    script = """(all) => all.map((box) =>
+        [box.dataset.box ?? box.querySelector(".name").textContent, box.getAttribute("transform")])"""
+    return dict(page.locator(".box").evaluate_all(script))
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768)], ids=["1440", "1024"])
+def test_layers_of_a_wide_and_low_plan_fill_the_height(browser: Any, size: tuple[int, int]) -> None:
+    """They stood in one row in the middle, and most of the height was empty."""
+    plan = low_plan()
+    with served(PlanScene(plan)) as url, opened(browser, url, "#/plans/low/graph", size=size) as page:
+        page.locator(".box").first.wait_for()
+        assert page.locator(".bundle").count() == 0
+        frame = page.locator(".graph").bounding_box()
+        areas = [page.locator(f"[data-box={task.id}] .body").bounding_box() for task in plan]
+        assert all(area["width"] >= 0.6 * WIDTH for area in areas)
+        assert all(area["x"] >= 0 and area["x"] + area["width"] <= size[0] for area in areas)
+        top, bottom = min(area["y"] for area in areas), max(area["y"] + area["height"] for area in areas)
+        assert frame["y"] <= top
+        assert bottom <= frame["y"] + frame["height"]
+        assert bottom - top > frame["height"] / 2
+        for task in plan:
+            assert "…" not in page.locator(f"[data-box={task.id}] text.name").all_text_contents()
+
+
+def test_an_edit_of_a_plan_in_rows_moves_nothing_else(browser: Any) -> None:
+    scene = PlanScene(low_plan())
+    added = [
+        {"op": "add_task", "task": {"id": "check", "shell": "true"}},
+        {"op": "add_dependency", "source": "verify-of-stage-03", "target": "check"},
+    ]
+    scene.approvals = [
+        {
+            **{
+                "id": 1,
+                "at": scene.began,
+                "expires_at": None,
+                "tasks": [],
+                "cycle": None,
+                "reasons": [],
+                "effects": {},
+            },
+            "batch": {
+                "author": "ben",
+                "reason": "one more",
+                "edits": [*added, {"op": "remove_task", "task_id": "announce"}],
+            },
+        }
+    ]
+    with served(scene) as url, opened(browser, url, "#/plans/low/graph", size=(1440, 900)) as page:
+        page.locator(".box").first.wait_for()
+        before = places(page)
+        page.goto(f"{url}/#/plans/low/graph?approval=1")
+        page.locator("[data-box=check].mark-added").wait_for()
+        assert before.items() <= places(page).items(), "a preview moves nothing"
+        page.goto(f"{url}/#/plans/low/graph")
+        page.locator("[data-box=check]").wait_for(state="detached")
+        assert places(page) == before
+        scene.approvals = []
+        scene.edit(
+            EditBatch.from_json({"edits": [*added, {"op": "remove_task", "task_id": "announce"}], "author": "ben"})
+        )
+        page.locator("[data-box=check].mark-added").wait_for()
+        page.locator(".ghost").wait_for()
+        assert before.items() <= places(page).items(), "nor does the edit, and what is removed keeps its place"
+
+
 OVERVIEW_EDGES = """async ([view, layout, collapsed, size]) => {
     const { drawing } = await import("/page/graph_model.js");
     const { overview } = await import("/page/graph_overview.js");
@@ -218,12 +332,8 @@ def test_the_overview_draws_dependencies_that_skip_a_layer(page: Any, size: tupl
     begins = [edge for edge in shown["edges"] if edge["points"][0] == [right, second["y"]] and len(edge["points"]) > 3]
     assert begins, "a line leaves the box and passes others"
     assert any(edge["points"][-1] == [left, place["last"]["y"]] for edge in shown["edges"])
-    for edge in begins:  # no part of it runs through a box
-        for (x1, y1), (x2, y2) in pairwise(edge["points"]):
-            for box in shown["boxes"]:
-                apart = max(x1, x2) <= box["x"] - WIDTH / 2 or min(x1, x2) >= box["x"] + WIDTH / 2
-                apart = apart or max(y1, y2) <= box["y"] - HEIGHT / 2 or min(y1, y2) >= box["y"] + HEIGHT / 2
-                assert apart, (edge["points"], box["id"])
+    for edge in begins:
+        assert passes(edge["points"], shown["boxes"]) == []
 
 
 def test_elements_of_a_matrix_have_readable_names(browser: Any) -> None:

@@ -4,6 +4,7 @@ import { HEIGHT, WIDTH } from "./box_size.js";
 import { Bundle, Definitions, Edge, FoldBox, Frame, Ghost, TaskBox } from "./graph_boxes.js";
 import { bounds, drawing, fit, neighbour, snapped, visible } from "./graph_model.js";
 import { MARGIN, overview } from "./graph_overview.js";
+import { inRows, rowsFor } from "./graph_rows.js";
 import { Minimap } from "./minimap.js";
 import { edgeKey } from "./plan_state.js";
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
@@ -33,9 +34,11 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
   const focused = useSignal(null);
   const [far, setFar] = useState(null); // whether the overview is shown; null before the first look
   // Which tasks have finished matters only while they are collapsed.
-  const tasks = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
-  const whole = size && fit(bounds(tasks.boxes.values()), size.width, size.height);
-  const isLarge = whole && whole.zoom < LEAST;
+  const plain = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
+  const [rows, setRows] = useState(null);
+  const tasks = useMemo(() => inRows(plain, rows), [plain, rows]);
+  const wholeOf = (drawn) => fit(bounds(drawn.boxes.values()), size.width, size.height);
+  const isLarge = size && wholeOf(tasks).zoom < LEAST;
   const layers = useMemo(() => (size && far ? overview(tasks, farWindow(size)) : null), [tasks, size, far]);
   const isBundled = layers && [...layers.boxes.values()].some((box) => box.kind === "bundle");
   const model = layers ?? tasks;
@@ -50,8 +53,11 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
   const centred = (x, y, zoom) => ({ zoom, x: size.width / 2 - x * zoom, y: size.height / 2 - y * zoom });
   const fitAll = () => {
     if (!size) return;
-    setFar(isLarge);
-    look(isLarge ? farLook(overview(tasks, farWindow(size)), size) : whole);
+    const next = rowsFor(plain, size);
+    const whole = wholeOf(inRows(plain, next));
+    setRows(next);
+    setFar(whole.zoom < LEAST);
+    look(whole.zoom < LEAST ? farLook(overview(plain, farWindow(size)), size) : whole);
   };
   useEffect(() => {
     if (!size || camera.value || !tasks.boxes.size) return;
@@ -97,10 +103,7 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
     if (!camera.value || !size) wantedFirst.current = ids;
     const wanted = ids.map((id) => tasks.boxes.get(id)).filter(Boolean);
     if (!wanted.length || !camera.value || !size) return;
-    const { zoom, x, y } = camera.value;
-    const area = bounds(wanted);
-    const inSight = area.left * zoom + x >= 0 && area.right * zoom + x <= size.width && area.top * zoom + y >= 0 && area.bottom * zoom + y <= size.height;
-    if (inSight && !far) return;
+    if (inSight(bounds(wanted), camera.value, size) && !far) return;
     setFar(false);
     lookAt(wanted, 60);
   };
@@ -130,14 +133,17 @@ export function Graph({ state, view, layout, marks, selected, select, found, col
 
   const cell = camera.value && snapped(camera.value);
   const shown = useMemo(() => (cell && size ? visible([...model.boxes.values()], cell, size.width, size.height) : []), [model, cell?.zoom, cell?.x, cell?.y, size]);
+  const isWhole = camera.value && size && inSight(bounds(tasks.boxes.values()), camera.value, size);
   const label = `Graph of the plan ${view.name}: ${plural(view.tasks.length, "task")}, ${plural(view.dependencies.length, "dependency").replace("ys", "ies")}`;
   return html`<div class="graph" ref=${frame} tabindex="0" role="group" aria-label=${`${label}. Arrow keys move between tasks, Enter opens one.`}
       onKeyDown=${onKeyDown} onPointerDown=${drag.down} onPointerMove=${drag.move} onPointerUp=${drag.up} onPointerCancel=${drag.up}>
-    ${camera.value && size && html`<${GraphDrawing} ...${{ state, model, shown, camera: camera.value, size, selected, choose, found, marks, focused, layout, drag }} />`}
-    ${camera.value && size && !far && html`<${Minimap} ...${{ state, model: tasks, camera, size }} />`}
+    ${camera.value && size && html`<${GraphDrawing} ...${{ state, model, shown, camera: camera.value, size, selected, choose, found, marks, focused, at: tasks.at, layout, drag }} />`}
+    ${camera.value && size && !far && !isWhole && html`<${Minimap} ...${{ state, model: tasks, camera, size }} />`}
     ${far && layers && html`<p class="graph-note">By layer. ${isBundled ? "Press a box to see its tasks." : "Zoom in to see all dependencies."}</p>`}
   </div>`;
 }
+
+const inSight = (area, { zoom, x, y }, { width, height }) => area.left * zoom + x >= 0 && area.right * zoom + x <= width && area.top * zoom + y >= 0 && area.bottom * zoom + y <= height;
 
 // The window without its last line, which says what one sees.
 const farWindow = ({ width, height }) => ({ width, height: height - 36 });
@@ -159,7 +165,7 @@ function urgency(state, box) {
   return ["failed", "running"].includes(status) ? ["failed", "running"].indexOf(status) : ENDED.has(status) ? 3 : 2;
 }
 
-function GraphDrawing({ state, model, shown, camera, size, selected, choose, found, marks, focused, layout, drag }) {
+function GraphDrawing({ state, model, shown, camera, size, selected, choose, found, marks, focused, at, layout, drag }) {
   const latest = useRef(null);
   latest.current = choose;
   const press = useCallback((box) => { if (!drag.moved()) latest.current(box); }, []);
@@ -174,7 +180,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, choose, fou
     const has = (id) => found.has(id) || (model.boxes.get(id) ?? model.blocks.get(id))?.members?.some((member) => found.has(member.id ?? member));
     return html`<g class="lines" aria-hidden="true">
       ${blocks.map((block) => html`<${Frame} key=${block.id} block=${block} />`)}
-      ${marks.gone.map((edge) => html`<${GoneEdge} key=${`gone ${edgeKey(edge)}`} ...${{ edge, layout, marks }} />`)}
+      ${marks.gone.map((edge) => html`<${GoneEdge} key=${`gone ${edgeKey(edge)}`} ...${{ edge, layout, marks, at }} />`)}
       ${model.edges.filter((edge) => ids.has(edge.source) || ids.has(edge.target)).map((edge) => html`<${Edge} key=${edge.key} edge=${edge} change=${change(edge)}
         dim=${found && !(has(edge.source) && has(edge.target))} />`)}</g>`;
   }, [model, shown, marks, found, layout]);
@@ -189,7 +195,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, choose, fou
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>
       ${lines}
-      ${marks.removed.map(({ task, place }) => html`<${Ghost} key=${`gone ${task.id}`} task=${task} place=${place} />`)}
+      ${marks.removed.map(({ task, place }) => html`<${Ghost} key=${`gone ${task.id}`} task=${task} place=${at(place)} />`)}
       ${boxes}
     </g>
   </svg>`;
@@ -200,12 +206,13 @@ const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.h
 // A task of a preview is not in the plan yet.
 const taskSignal = (state, marks, id) => marks.planned?.get(id) ?? state.tasks.get(id) ?? { value: { id, status: "pending" } };
 
-function GoneEdge({ edge, layout, marks }) {
+function GoneEdge({ edge, layout, marks, at }) {
   const removed = new Map(marks.removed.map(({ task, place }) => [task.id, place]));
   const place = (id) => layout.nodes[id] ?? removed.get(id);
   const [from, to] = [place(edge.source), place(edge.target)];
   if (!from || !to) return null;
-  const points = [[from[0] + WIDTH / 2, from[1]], [to[0] - WIDTH / 2, to[1]]];
+  const [[x, y], [toX, toY]] = [at(from), at(to)];
+  const points = [[x + WIDTH / 2, y], [toX - WIDTH / 2, toY]];
   return html`<${Edge} edge=${{ kind: "success", points }} change="removed" />`;
 }
 

@@ -20,7 +20,7 @@ export function drawing(view, layout, { collapsed = new Set(), finished = false 
   const { edges, blocks, layerWidth } = arranged(boxes, routes(view, layout, hiddenIn, boxes), folds.size > 0);
   for (const edge of edges) edge.points = pointsOf(edge, boxes, blocks, layerWidth);
   nameShortly(boxes);
-  return { boxes, blocks, edges, hiddenIn };
+  return { boxes, blocks, edges, hiddenIn, layerWidth };
 }
 
 // The dependencies between boxes. `bends` are [left, y, right] in each layer that one passes, from the layer `first` on.
@@ -76,16 +76,16 @@ function nameShortly(boxes) {
 // The first word of a name.
 export const familyOf = (name) => /^[^-_.:/ [\d]*/.exec(name)[0];
 
-// How many letters all names have in common at their beginnings and at their ends; whole words only.
+// How many letters all names have in common at their beginnings and at their ends; whole words only, and whole versions.
 export function shared(names) {
   const [first] = names;
   const shortest = Math.min(...names.map((name) => name.length));
   let begin = 0;
   while (begin < shortest && names.every((name) => name[begin] === first[begin])) begin += 1;
-  while (begin > 0 && /[\p{L}\d]/u.test(first[begin - 1])) begin -= 1;
+  while (begin > 0 && /([\p{L}\d]|\d\.)$/u.test(first.slice(0, begin))) begin -= 1;
   let end = 0;
   while (end < shortest - begin && names.every((name) => name.at(-1 - end) === first.at(-1 - end))) end += 1;
-  while (end > 0 && /[\p{L}\d]/u.test(first.at(-end))) end -= 1;
+  while (end > 0 && /^([\p{L}\d]|\.\d)/u.test(first.slice(-end))) end -= 1;
   return [begin, end];
 }
 
