@@ -247,6 +247,49 @@ tasks:
 """
 
 
+GATED = """
+asterism: 1
+id: gated
+tasks:
+  test: {shell: echo tested}
+  deploy: {shell: echo deployed, after: test, approval: {timeout: 4h}}
+  clean: {shell: echo cleaned, approval: {by: root@somewhere-else}}
+  forget: {shell: echo forgotten, approval: {else: skip}}
+"""
+
+
+def test_the_start_of_a_task_is_approved_where_one_looks_at_it(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        chromium() as browser,
+        server(tmp_path, port) as (_, login),
+        opened(browser, url, login.removeprefix(f"{url}/"), failures=True) as page,
+    ):
+        submit(page, GATED)
+        page.goto(f"{url}/#/plans/gated/graph")
+        page.locator("[data-box=deploy]").get_by_text("waiting · for approval").wait_for()
+        page.locator("[data-box=clean]").click()
+        drawer = page.get_by_role("complementary")
+        drawer.get_by_text("root@somewhere-else", exact=True).wait_for()
+        drawer.get_by_role("button", name="Approve").click()
+        drawer.get_by_text("is decided by root@somewhere-else").wait_for()
+        page.locator("[data-box=deploy]").click()
+        drawer.get_by_text("The start of deploy needs approval").wait_for()
+        assert serious_findings(page) == []
+        drawer.get_by_label("Reason for the decision").fill("the tests are green")
+        drawer.get_by_role("button", name="Approve").click()
+        page.locator("[data-box=deploy].is-completed").wait_for()
+        drawer.get_by_role("button", name="Approve").wait_for(state="detached")
+        page.keyboard.press("3")
+        waiting = page.locator(".waiting", has_text="The start of forget needs approval")
+        waiting.get_by_role("link", name="Show in the graph").wait_for()
+        waiting.get_by_role("button", name="Refuse").click()
+        page.locator(".batch", has_text="The start of forget").get_by_text("refused by").wait_for()
+        page.locator(".batch", has_text="The start of deploy").get_by_text("the tests are green").wait_for()
+        assert page.get_by_role("button", name="Undo the last edit").is_disabled()
+
+
 def change_a_waiting_edit(page: Any) -> None:
     page.keyboard.press("e")
     page.get_by_label("Add an operation").select_option("add_task")

@@ -1,4 +1,4 @@
-// An edit that waits for a person, who approves, changes or refuses it.
+// An edit that waits for a person, who approves, changes or refuses it, or a task whose start does.
 import { addressOf } from "./address.js";
 import { post } from "./api.js";
 import { Diff } from "./batch_diff.js";
@@ -12,7 +12,7 @@ import { clock, costText, words } from "./words.js";
 export function Approval({ item, name, done, show, change, cycle }) {
   const [reason, setReason] = useState("");
   const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
-  return html`<article class="waiting"><p class="head">${item.task ? html`The start of <b>${item.task}</b> needs approval` : html`<b>${item.batch.author || "an editor"}</b> wants to change the plan`}<span class="spring"></span><time>${clock(item.at)}</time></p>
+  return html`<article class="waiting"><p class="head">${item.task ? html`<span>The start of <b>${item.task}</b> needs approval</span>` : html`<b>${item.batch.author || "an editor"}</b> wants to change the plan`}<span class="spring"></span><time>${clock(item.at)}</time></p>
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
     ${!item.task && html`<${Diff} edits=${item.batch.edits} changes=${item.changes} />`}
     <${Facts} item=${item} cost=${cycle?.cost} />
@@ -24,12 +24,13 @@ export function Approval({ item, name, done, show, change, cycle }) {
 function Facts({ item, cost }) {
   const effects = Object.entries(item.effects ?? {});
   return html`<dl class="facts">
-    <div><dt>It waits because</dt><dd>${item.reasons.map((one) => html`<span class="line-of">${one}</span>`)}</dd></div>
+    ${item.task ? item.by?.length > 0 && html`<div><dt>Decided by</dt><dd>${item.by.join(", ")}</dd></div>`
+    : html`<div><dt>It waits because</dt><dd>${item.reasons.map((one) => html`<span class="line-of">${one}</span>`)}</dd></div>`}
     ${item.cost > 0 && html`<div><dt>Cost of its tasks</dt><dd>${item.cost.toLocaleString("en")}</dd></div>`}
     ${effects.length > 0 && html`<div><dt>What they do</dt><dd>${effects.map(([task, found]) => html`<span class="line-of">${task} ${found.map(words).join(" and ")}</span>`)}</dd></div>`}
-    ${item.tasks.length > 0 && html`<div><dt>Held until then</dt><dd>${item.tasks.slice(0, 8).join(", ")}${item.tasks.length > 8 ? ` and ${item.tasks.length - 8} more` : ""}</dd></div>`}
+    ${!item.task && item.tasks.length > 0 && html`<div><dt>Held until then</dt><dd>${item.tasks.slice(0, 8).join(", ")}${item.tasks.length > 8 ? ` and ${item.tasks.length - 8} more` : ""}</dd></div>`}
     ${cost && html`<div><dt>Its model</dt><dd>${costText(cost)}</dd></div>`}
-    <div><dt>If nobody decides</dt><dd>${escalation(item)}${item.task ? "not approved" : "refused"} at ${clock(item.expires_at)}</dd></div></dl>`;
+    <div><dt>If nobody decides</dt><dd>${escalation(item)}${item.task ? "as if refused," : "refused"} at ${clock(item.expires_at)}</dd></div></dl>`;
 }
 
 const RECEIVERS = { command: "the notify command", url: "the notify address" };

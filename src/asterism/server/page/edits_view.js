@@ -25,7 +25,7 @@ export function EditsView({ state, draft }) {
   const open = view.cycles ?? [];
   const wanted = batches?.filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
   const { shown = [], fresh, showAll } = useCalmRows(wanted, `${query.outcome} ${mine}`, batchKey);
-  const last = (batches ?? []).find((one) => outcomeOf(one) === "accepted");
+  const last = (batches ?? []).find((one) => one.version && outcomeOf(one) === "accepted");
   return html`<div class="column">
     <div class="row-head"><h2>Edits</h2><span class="spring"></span><span class="buttons">
       <${Action} operation="undo_edit" disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
@@ -39,7 +39,7 @@ export function EditsView({ state, draft }) {
     ${history.problem && html`<${Failure} problem=${history.problem} retry=${history.read} />`}
     ${batches && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}>${may("edit_plan") && html`<p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} />`}<//>`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
-    <ol class="batches">${shown.map((one) => html`<${one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} decision=${one.decision} />`)}</ol></section>
+    <ol class="batches">${shown.map((one) => html`<${one.decision?.task ? TaskDecision : one.outcome ? ClosedCycle : Batch} key=${batchKey(one)} item=${one} name=${name} cycle=${cycles.find((cycle) => cycle.version === one.version)} decision=${one.decision} />`)}</ol></section>
   </div>`;
 }
 
@@ -49,10 +49,10 @@ async function readHistory(name) {
   return { ...versions, decided: approvals.items.filter((one) => ["approved", "refused", "expired"].includes(one.state)) };
 }
 
-// Accepted and rejected batches, those that nobody approved, and cycles whose model made no edit, the newest first.
+// Accepted and rejected batches, those that nobody approved, decisions on the start of a task, and cycles whose model made no edit, the newest first.
 function entries({ items, rejected = [], cycles = [], decided }) {
   const accepted = items.filter((one) => one.edits.length).map((one) => ({ ...one, decision: decided.find((item) => item.state === "approved" && item.version === one.version) }));
-  const dropped = decided.filter((one) => one.state !== "approved").map((one) => ({ ...one.batch, at: one.decided_at ?? one.expires_at, number: `approval ${one.id}`, decision: one }));
+  const dropped = decided.filter((one) => one.task || one.state !== "approved").map((one) => ({ ...one.batch, at: one.decided_at ?? one.expires_at, number: `approval ${one.id}`, decision: one }));
   const others = cycles.filter((one) => one.cost && one.version === null && one.outcome !== "waiting").map((one) => ({ ...one, version: undefined, at: one.closed_at }));
   return [...accepted, ...rejected, ...dropped, ...others].sort((one, other) => other.at - one.at);
 }
@@ -79,6 +79,10 @@ const DECISIONS = { approved: "approved", refused: "refused", expired: "not deci
 
 // Who approved or refused an edit that waited.
 const Decision = ({ item }) => item && html`<p class="note">${DECISIONS[item.state] ?? words(item.state)}${item.decided_by && html` by <b>${item.decided_by}</b>`} at ${clock(item.decided_at ?? item.expires_at)}${item.why && `: ${item.why}`}</p>`;
+
+const TaskDecision = ({ item, decision, name }) => html`<li class=${`batch is-${outcomeOf(item)}`}>
+    <p class="head"><span>The start of <a href=${addressOf(["plans", name, "graph"], { task: decision.task })}>${decision.task}</a></span><span class="spring"></span><time>${clock(item.at)}</time></p>
+    <${Decision} item=${decision} /></li>`;
 
 function Batch({ item, name, cycle, decision }) {
   const outcome = outcomeOf(item);

@@ -44,7 +44,7 @@ export function remark(task) {
   return [words(shownStatus(task)), ...circumstances(task)].join(" · ");
 }
 
-const circumstances = (task) => [task.phase !== "queued" && task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
+const circumstances = (task) => [task.waits_for, task.phase !== "queued" && task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
 
 // The same beside a status that is shown already.
 export function remarkBesideStatus(task) {

@@ -48,7 +48,7 @@ export function PlanView({ state, draft }) {
   const editable = state.version === null && may("edit_plan");
   const waiting = state.version === null ? (view.approvals ?? []).find((one) => String(one.id) === query.approval) : undefined;
   useEffect(() => {
-    if (waiting) show(waiting.batch.edits).catch(() => setPlanned(null)); // it may not fit the plan any more
+    if (waiting && !waiting.task) show(waiting.batch.edits).catch(() => setPlanned(null)); // it may not fit the plan any more
     return () => setPlanned(null);
   }, [waiting?.id, waiting && view.version]);
   useEffect(() => { if (query.task) requestAnimationFrame(() => controls.current?.reveal(query.task)); }, [query.task]);
@@ -107,7 +107,7 @@ function WaitingEdit({ state, item, close, change }) {
   const heading = useRef(null);
   useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [item.id]);
   return html`<aside class="drawer" aria-label="Edit that waits for approval"><${Head} title="Waiting for approval" close=${close} heading=${heading} />
-    <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} change=${change} done=${async () => { await state.reload(); close(); }} /></aside>`;
+    ${!item.task && html`<p class="note">The graph shows the outcome of this edit.</p>`}<${Approval} item=${item} name=${state.name} change=${change} done=${async () => { await state.reload(); close(); }} /></aside>`;
 }
 
 function Toolbar({ state, query, search, controls, groups, collapsed, finished, found, collapse, open }) {

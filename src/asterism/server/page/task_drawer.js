@@ -1,5 +1,6 @@
 // The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
 import { get, post } from "./api.js";
+import { Approval } from "./approval.js";
 import { isFolded, shownStatus, waitSeconds, workSpan } from "./graph_boxes.js";
 import { Elements } from "./group_elements.js";
 import { Action, Status } from "./parts.js";
@@ -34,6 +35,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
   const mine = detail.id === id ? detail : {};
   const [work, waited] = [workSpan(data), waitSeconds(data)];
   const { dependencies } = state.view.value;
+  const approval = state.view.value.approvals?.find((one) => one.task === id);
   const above = dependencies.filter((edge) => edge.target === id);
   const below = dependencies.filter((edge) => edge.source === id);
   const again = async () => { await post(["plans", state.name, "retry"], { from_tasks: [id] }); await state.reload(); };
@@ -45,7 +47,7 @@ export function TaskDrawer({ state, id, close, compose, jump, fold, open }) {
     ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
     ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
     ${isFolded(data) && html`<${Elements} key=${id} state=${state} group=${data} jump=${jump} open=${() => open(id)} />`}
-    <${Why} why=${mine.why} begun=${(data.phase ?? data.status) === "running" || ENDED.has(data.status)} />
+    ${approval ? html`<${Approval} key=${approval.id} item=${approval} name=${state.name} done=${() => state.reload()} />` : html`<${Why} why=${mine.why} begun=${(data.phase ?? data.status) === "running" || ENDED.has(data.status)} />`}
     <dl class="facts">
       ${fact("Device", data.phase !== "queued" && data.device)}${fact("Waited", waited !== undefined && duration(waited))}
       ${fact("Started", work && clock(work.begin))}${fact("Took", work && duration((work.end ?? Date.now() / 1000) - work.begin))}
