@@ -26,6 +26,7 @@ from asterism.fleet.one_time_code import TYPED_BYTES, code_writes, new_secret, s
 from asterism.fleet.policy.rule_patterns import compile_pattern
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import CREDENTIAL_KEYS, PutRegister, Register, Store, Write
+from asterism.store.row_codec import readable
 
 PREFIX = "ast_"
 CREDENTIALS = CREDENTIAL_KEYS
@@ -58,7 +59,7 @@ class LoginRefused(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class Credential(Record, key="id", sparse=("revoked_at", "page_sha256", "groups")):
+class Credential(Record, key="id", sparse=("revoked_at", "page_sha256", "groups"), checked=True):
     """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``. ``groups`` are
     those that a proxy names."""
 
@@ -145,8 +146,10 @@ class Credentials:
         )
         old = [
             PutRegister(register.key, None, register.revision)
-            for register in await self._store.registers(CREDENTIALS)
-            if _ended_at(_decode(register)) < now - KEPT_AFTER_END
+            for register, ended_at in readable(
+                lambda register: (register, _ended_at(_decode(register))), await self._store.registers(CREDENTIALS)
+            )
+            if ended_at < now - KEPT_AFTER_END
         ]
         await self._store.commit([PutRegister(f"{CREDENTIALS}{identity}", credential.to_json(), None), *old, *also])
         return NewToken(credential, token, page_key)
@@ -168,7 +171,7 @@ class Credentials:
 
     async def all(self) -> list[Credential]:
         """All credentials, those that ended lately included, oldest first."""
-        credentials = [_decode(register) for register in await self._store.registers(CREDENTIALS)]
+        credentials = readable(_decode, await self._store.registers(CREDENTIALS))
         return sorted(credentials, key=lambda credential: (credential.created_at, credential.id))
 
     async def revoke(self, identity: str) -> Credential:

@@ -116,10 +116,15 @@ def check(store: str | None, as_json: bool) -> int:
 
 
 async def _unreadable(fleet: Fleet) -> list[str]:
-    """Plans whose journal is cut or damaged, which the check of the store itself does not see."""
+    """Registers that those who read them would leave out, and plans whose journal is cut or damaged: the check of the
+    store itself does not see them."""
+    from asterism.cli.register_kinds import unreadable_registers
+    from asterism.durable.plan_summaries import damaged_summaries
     from asterism.durable.stored_plans import unreadable_plans
 
-    return [f"plan {plan.name} cannot be read: {plan.why}" for plan in await unreadable_plans(fleet)]
+    summaries = await damaged_summaries(fleet.store)
+    plans = [f"plan {plan.name} cannot be read: {plan.why}" for plan in await unreadable_plans(fleet)]
+    return [*await unreadable_registers(fleet.store), *plans, *summaries]
 
 
 async def _damaged_files(fleet: Fleet) -> list[str]:
@@ -192,7 +197,7 @@ def restore(file: Path, keep_devices: bool, line_limit: int, store: str | None) 
             [
                 register.key.removeprefix(DEVICES)
                 for register in enrolled
-                if (register.value["revoked_at"] is None) is valid
+                if (register.value.get("revoked_at") is None) is valid
             ]
             for valid in (True, False)
         )

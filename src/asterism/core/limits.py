@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record_codec import read_record
 
 EACH = "/*"
 """The end of the name of a limit for each name that begins with the part before the star."""
@@ -208,7 +209,9 @@ class Account:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
-        return cls(list(data["turns"]), {name: dict(map(tuple, parts)) for name, parts in data["begun"].items()})
+        turns = read_record(list[str], data["turns"])
+        begun = read_record(dict[str, list[tuple[int, int]]], data["begun"])
+        return cls(turns, {name: dict(parts) for name, parts in begun.items()})
 
     def serve(self, turn: str) -> None:
         """It was the turn of a plan."""

@@ -148,7 +148,7 @@ class Spent(Record, sparse=True, lenient=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Account(Record, sparse=True, required=("budget", "spent"), lenient=True):
+class Account(Record, sparse=True, required=("budget", "spent"), lenient=True, checked=True):
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
     ``ends`` is when each of them has ended at the latest, by the clock of its cassette: its process may have died.
 
@@ -350,10 +350,11 @@ def account_key(plan: str) -> str:
 async def read_account(store: Store, plan: str) -> Account | None:
     """The account of a plan; None if no editor of it has a budget."""
     register = await store.register(account_key(plan))
-    return None if register is None else register.read(_account)
+    return None if register is None else register.read(stored_account)
 
 
-def _account(value: Any) -> Account:
+def stored_account(value: Any) -> Account:
+    """The account in the value of a register."""
     return Account.from_json(value["account"])
 
 
@@ -431,7 +432,7 @@ async def _change(store: Store, plan: str, step: Callable[[Account], Account]) -
         register = await store.register(account_key(plan))
         if register is None:
             return None
-        before = register.read(_account)
+        before = register.read(stored_account)
         account = step(before)
         if account != before:
             value = {**register.value, "account": account.to_json()}

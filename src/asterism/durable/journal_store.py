@@ -104,7 +104,7 @@ class ReloadRequired(OwnershipLost):
 
 
 @dataclass(frozen=True)
-class Head(Record):
+class Head(Record, checked=True):
     """The head of a stored plan. Only its owner writes it."""
 
     name: str

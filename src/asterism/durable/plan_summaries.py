@@ -21,6 +21,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes
 from asterism.core.plan.status import TERMINAL, ConstellationState
+from asterism.core.record_codec import read_record
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, Session
@@ -72,10 +73,10 @@ def summary_of(head: Head, plan: RecordedConstellation, cycles: int, record: int
     return PutPlan(head.name, str(plan.state), {"state": str(plan.state), **summary})
 
 
-def running_tasks(plan: RecordedConstellation) -> list[list[Any]]:
+def running_tasks(plan: RecordedConstellation) -> list[tuple[str, int, bool]]:
     """The id and the epoch of each running task, and whether it is with the process that runs the plan."""
     nodes = [plan.nodes[task] for task in plan.running]
-    return [[node.id, node.epoch, is_with_owner(plan, node)] for node in nodes]
+    return [(node.id, node.epoch, is_with_owner(plan, node)) for node in nodes]
 
 
 def is_with_owner(plan: RecordedConstellation, node: Node) -> bool:
@@ -96,7 +97,7 @@ class PlanSummary:
     version: int
     tasks: int
     counts: Mapping[str, int]
-    running: Sequence[Sequence[Any]]
+    running: Sequence[tuple[str, int, bool]]
     created_at: float
     started_at: float | None
     changed_at: float
@@ -214,7 +215,7 @@ async def list_plans(store: Store, query: PlanQuery) -> list[ListedPlan | Unread
     """The plans of a query; ``live`` of it is looked up here. Raises StoreUnavailable."""
     if query.states is not None:
         query = replace(query, live=frozenset(await live_sessions(store)))
-    rows = await store.plans(query)
+    rows = [row if damage_of(row) is None else row._replace(summary=None) for row in await store.plans(query)]
     owners = {row.summary["owner"] for row in rows if row.summary is not None and not row.summary["closed"]} - {None}
     live = await live_sessions(store, owners) if owners else {}
     plans: list[tuple[PlanRow, PlanSummary | UnreadablePlan]] = []
@@ -235,13 +236,34 @@ async def list_plans(store: Store, query: PlanQuery) -> list[ListedPlan | Unread
     return [plan if isinstance(plan, UnreadablePlan) else _listed(row, plan, moment) for row, plan in plans]
 
 
+def damage_of(row: PlanRow) -> str | None:
+    """Why the summary of a plan cannot be read; None if it can, or there is none. Then the plan is read in full."""
+    try:
+        if row.summary is not None:
+            fields = dict(row.summary)
+            read_record(PlanSummary, {**fields, "name": row.name, "running": fields.get("running") or []})
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+async def damaged_summaries(store: Store) -> list[str]:
+    """A sentence for each summary that cannot be read."""
+    problems, query = list[str](), PlanQuery()
+    while rows := await store.plans(query):
+        damages = [(row.name, damage_of(row)) for row in rows]
+        problems += [f"the summary of plan {name} cannot be read: {why}" for name, why in damages if why is not None]
+        query = replace(query, after=(rows[-1].created_at, rows[-1].name))
+    return problems
+
+
 async def _summary(store: Store, row: PlanRow, live: Mapping[str, Session]) -> PlanSummary | None:
     """None for a plan that was removed since its row was read."""
     if row.summary is None or row.summary["running"] is None or await _is_old(store, row.name, row.summary, live):
         from asterism.durable.journal_store import complete_summary  # slow to import, and rare
 
         return await complete_summary(store, row)
-    return PlanSummary(name=row.name, **row.summary)
+    return read_record(PlanSummary, {**row.summary, "name": row.name})
 
 
 async def _is_old(store: Store, name: str, summary: Mapping[str, Any], live: Mapping[str, Session]) -> bool:

@@ -21,6 +21,7 @@ from asterism.core.record_codec import Record
 from asterism.durable.journal_store import read_head
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.durable")
@@ -39,7 +40,7 @@ CLOSE_TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class RejectedEdit(Record):
+class RejectedEdit(Record, checked=True):
     """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan then,
     ``violations`` are objects with ``edit``, ``rule`` and ``message``."""
 
@@ -60,7 +61,8 @@ def rejected_prefix(name: str) -> str:
 async def rejected_edits(store: Store, name: str) -> list[RejectedEdit]:
     """The newest rejected edits of a plan, oldest first. Raises UnknownConstellation."""
     head, _ = await read_head(store, name)
-    edits = [register.read(RejectedEdit.from_json) for register in await store.registers(rejected_prefix(name))]
+    registers = await store.registers(rejected_prefix(name))
+    edits = readable(lambda register: register.read(RejectedEdit.from_json), registers)
     # those of an earlier plan of that name are not its own
     return sorted((edit for edit in edits if edit.at >= head.created_at), key=lambda edit: edit.number)
 

@@ -28,7 +28,8 @@ from asterism.core.lazy_dataclass import dataclass
 from asterism.core.record_codec import Record
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Register, Store
-from asterism.store.store_errors import CorruptRecord, StoreError
+from asterism.store.row_codec import readable
+from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.audit")
 
@@ -45,7 +46,7 @@ PAGE = 200
 
 
 @dataclass(frozen=True)
-class AuditEntry(Record, sparse=True):
+class AuditEntry(Record, sparse=True, checked=True):
     """``by`` is the name of the caller, ``credential`` the id of its token or session, and ``kind`` the kind of that:
     ``token``, ``session``, ``proxy`` (a person whom a proxy logged in) or ``local`` (a command that opened the store).
     ``target`` is what was changed, ``detail`` what else tells: the fields of the request, or why it was refused.
@@ -172,11 +173,9 @@ class AuditLog:
         if after is not None:
             last = min(last, _day_of_place(after))
         while last >= first:
-            for register in reversed(await self.store.registers(f"{PREFIX}{last}/")):
-                place = register.key.removeprefix(PREFIX)
-                entry = _readable(register) if after is None or place < after else None
-                if entry is not None and wanted.matches(entry):
-                    yield KeptEntry(place, entry)
+            for kept in reversed(readable(_decode, await self.store.registers(f"{PREFIX}{last}/"))):
+                if (after is None or kept.id < after) and wanted.matches(kept.entry):
+                    yield kept
             last -= timedelta(days=1)
 
 
@@ -205,12 +204,8 @@ def is_place(text: str) -> bool:
     return text[10:11] == "/"
 
 
-def _readable(register: Register) -> AuditEntry | None:
-    try:
-        return register.read(AuditEntry.from_json)
-    except CorruptRecord as error:
-        log.error("an entry of the audit log is left out: %s", error)
-        return None
+def _decode(register: Register) -> KeptEntry:
+    return KeptEntry(register.key.removeprefix(PREFIX), register.read(AuditEntry.from_json))
 
 
 async def remove_entries(store: Store, before: float) -> int:

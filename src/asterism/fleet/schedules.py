@@ -42,6 +42,7 @@ from asterism.fleet.sent_events import last_number
 from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retried, retry_on_conflict
 from asterism.store.protocol import PutRegister, read_slot
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.schedule")
@@ -242,16 +243,8 @@ class Schedules:
 
     async def all(self) -> list[Schedule]:
         """All schedules, by name. One that cannot be read is left out, and logged."""
-        schedules = []
-        for register in await self._store.registers(SCHEDULES):
-            try:
-                stored = decode(register)
-            except InvalidSchedule as error:
-                log.warning("it is left out: %s", error)
-                continue
-            if stored is not None:
-                schedules.append(stored.schedule)
-        return schedules
+        stored_schedules = readable(decode, await self._store.registers(SCHEDULES))
+        return [stored.schedule for stored in stored_schedules if stored is not None]
 
     async def pause(self, name: str, reason: str = "") -> Schedule:
         """Create nothing more until the schedule is resumed. What it has created goes on."""
@@ -307,7 +300,8 @@ class Schedules:
     async def history(self, name: str) -> list[TickEntry]:
         """What became of the latest ticks, oldest first."""
         await self._read(name)
-        return history_of((await read_slot(self._store, history_key(name))).value)
+        register = await self._store.register(history_key(name))
+        return [] if register is None else register.read(history_of)
 
     async def run(self, name: str) -> TickEntry:
         """Create the work of a schedule now, by its overlap policy, also while it is paused. Its times stay as they

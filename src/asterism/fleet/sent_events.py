@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -26,9 +25,7 @@ from asterism.core.record_codec import Record
 from asterism.core.schedule.schedule import event_name_problem
 from asterism.store.optimistic_update import retried, try_commit
 from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write, read_slot
-from asterism.store.store_errors import CorruptRecord
-
-log = logging.getLogger("asterism.store")
+from asterism.store.row_codec import readable
 
 EVENTS, LOG, KEYS, TAKEN = "event/", "event-log/", "event-key/", "event-taken/"
 """Prefixes of the keys of registers: events by name, their names by number, by key, and who has taken them."""
@@ -50,7 +47,7 @@ class InvalidEvent(AsterismError, ValueError):
 
 
 @dataclass(frozen=True)
-class SentEvent(Record, sparse=True):
+class SentEvent(Record, sparse=True, checked=True):
     """``by`` is who sent it. ``again`` is whether it had been sent before, under the same key."""
 
     number: int
@@ -63,7 +60,7 @@ class SentEvent(Record, sparse=True):
 
 
 @dataclass(frozen=True)
-class EventTaker(Record):
+class EventTaker(Record, checked=True):
     """Who has taken an event: a task of a plan, or a schedule, which has started the plan."""
 
     plan: str
@@ -122,7 +119,7 @@ async def send_event(store: Store, name: str, data: Any = None, *, key: str | No
     known = None if mark is None else await store.register(mark)
     before = None if known is None else await store.register(event_key(name, known.value))
     if before is not None:
-        return replace(SentEvent.from_json(before.value), again=True)
+        return replace(_decode(before), again=True)
     last = await read_slot(store, EVENTS_SENT, 0)
     number = last.value + 1
     event = SentEvent(number, name, store.clock(), data, key, by)
@@ -149,22 +146,16 @@ async def name_of(store: Store, number: int) -> str | None:
 async def event_of(store: Store, name: str, number: int) -> SentEvent | None:
     """An event; None if it is not kept, or cannot be read."""
     register = await store.register(event_key(name, number))
-    return next(iter(_readable([] if register is None else [register])), None)
+    return next(iter(readable(_decode, [] if register is None else [register])), None)
 
 
 async def events_of(store: Store, name: str) -> list[SentEvent]:
     """The events of a name that are kept, oldest first. One that cannot be read is left out, and logged."""
-    return _readable(await store.registers(names_prefix(name)))
+    return readable(_decode, await store.registers(names_prefix(name)))
 
 
-def _readable(registers: Iterable[Register]) -> list[SentEvent]:
-    events = []
-    for register in registers:
-        try:
-            events.append(register.read(SentEvent.from_json))
-        except CorruptRecord as error:
-            log.error("an event is left out: %s", error)
-    return events
+def _decode(register: Register) -> SentEvent:
+    return register.read(SentEvent.from_json)
 
 
 async def latest_events(store: Store, before: int | None, limit: int) -> list[SentEvent]:
@@ -175,9 +166,8 @@ async def latest_events(store: Store, before: int | None, limit: int) -> list[Se
         name = await name_of(store, number)
         if name is None:  # all older ones are gone, too
             break
-        register = await store.register(event_key(name, number))
-        if register is not None:
-            events.append(register.read(SentEvent.from_json))
+        if (event := await event_of(store, name, number)) is not None:
+            events.append(event)
         number -= 1
     return events
 

@@ -144,10 +144,10 @@ _NUMBERS = tuple(field.name for field in fields(Settings) if isinstance(field.de
 async def read(store: Store) -> Settings:
     """Read the settings of a store."""
     register = await store.register(KEY)
-    return Settings() if register is None else register.read(_from_stored)
+    return Settings() if register is None else register.read(from_stored)
 
 
-def _from_stored(value: Mapping[str, Any]) -> Settings:
+def from_stored(value: Mapping[str, Any]) -> Settings:
     """Settings that only a later version of Asterism knows are left out."""
     return Settings(**{name: value[name] for name in value if name in _NAMES})
 
@@ -159,7 +159,7 @@ async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
     if unknown:
         raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {', '.join(_NAMES)}")
     register = await store.register(KEY)
-    stored, old = ({}, Settings()) if register is None else (register.value, register.read(_from_stored))
+    stored, old = ({}, Settings()) if register is None else (register.value, register.read(from_stored))
     before = old.to_json()
     merged = {**before, **changes}
     if isinstance(changes.get("weights"), Mapping):

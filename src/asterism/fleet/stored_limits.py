@@ -20,6 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from asterism.base.clock import Clock
@@ -43,12 +44,14 @@ from asterism.store.protocol import (
     LIMITS,
     PutRegister,
     PutRun,
+    Register,
     Slot,
     Store,
     TakeRequest,
     Write,
     read_slot,
 )
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict
 
 if TYPE_CHECKING:
@@ -98,8 +101,11 @@ class StoredLimits(NamedTuple):
 
 async def read_limits(store: Store) -> dict[str, Limit]:
     """The limits that are set, by name."""
-    names = {register.key.removeprefix(LIMITS): register.value for register in await store.registers(LIMITS)}
-    return {name: Limit.from_json(name, value) for name, value in names.items()}
+    return {limit.name: limit for limit in readable(_limit, await store.registers(LIMITS))}
+
+
+def _limit(register: Register) -> Limit:
+    return register.read(partial(Limit.from_json, register.key.removeprefix(LIMITS)))
 
 
 async def check_plan_limits(store: Store, plan: Constellation) -> None:
@@ -120,7 +126,7 @@ async def read_stored_limits(store: Store) -> StoredLimits:
     accounts = {register.key.removeprefix(LIMIT_ACCOUNTS): register for register in registers}
     return StoredLimits(
         await read_limits(store),
-        {name: Account.from_json(register.value) for name, register in accounts.items()},
+        {name: register.read(Account.from_json) for name, register in accounts.items()},
         {name: register.revision for name, register in accounts.items()},
         _readable(await store.limited()),
     )

@@ -15,11 +15,13 @@ from asterism.base import expressions
 from asterism.base.remembered import Remembered
 from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.record_codec import read_record
 from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
 from asterism.store.optimistic_update import retried, retry_on_conflict
 from asterism.store.protocol import PutRegister, Query, Store, Write, read_slot
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict
 
 LATEST = "workflow/"
@@ -156,7 +158,7 @@ class Workflows:
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
             return None
-        return pointer.read(_version_of)
+        return pointer.read(version_of)
 
     async def names(self) -> list[str]:
         """The names of all workflows."""
@@ -203,7 +205,7 @@ class Workflows:
             register = await self._store.register(_key(name, version))
             if register is None:
                 raise UnknownWorkflow(f"there is no version {version} of workflow {name!r}")
-            known = Workflow.from_json(register.value)
+            known = register.read(Workflow.from_json)
             self.remember(known)
         return known
 
@@ -217,12 +219,10 @@ class Workflows:
 
     async def all(self) -> list[Workflow]:
         """The latest version of each workflow."""
-        workflows = []
-        for pointer in await self._store.registers(LATEST):
-            version = pointer.read(_version_of)
-            if version is not None:
-                workflows.append(await self.get(pointer.key.removeprefix(LATEST), version))
-        return workflows
+        versions = readable(
+            lambda pointer: (pointer.key, pointer.read(version_of)), await self._store.registers(LATEST)
+        )
+        return [await self.get(key.removeprefix(LATEST), version) for key, version in versions if version is not None]
 
 
 def without_rules(workflow: Workflow) -> Workflow:
@@ -249,9 +249,9 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
     )
 
 
-def _version_of(pointer: Any) -> int | None:
+def version_of(pointer: Any) -> int | None:
     """The version that a pointer names; None if the workflow was removed."""
-    return None if REMOVED in pointer else int(pointer["version"])
+    return None if REMOVED in pointer else read_record(int, pointer["version"])
 
 
 def _key(name: str, version: int) -> str:

@@ -90,7 +90,7 @@ def check_name(name: str, *, pattern: bool = False) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EnrolledDevice(Record, key="name", required=("revoked_at",), lenient=True):
+class EnrolledDevice(Record, key="name", required=("revoked_at",), lenient=True, checked=True):
     """``can`` are the capabilities that it may declare; None for any."""
 
     name: str

@@ -18,15 +18,18 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
+from asterism.core.record_codec import read_record
 from asterism.fleet.one_time_code import SECRET_BYTES, Refusal, is_first_use, new_secret, secret_hash
 from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
 from asterism.store.optimistic_update import retried, update_register
 from asterism.store.protocol import Store
+from asterism.store.row_codec import readable
 
 VALID_FOR = 86_400.0
 """The lifetime of an unused invitation, in seconds."""
@@ -83,8 +86,14 @@ async def expires_at(store: Store, peer: Peer) -> float | None:
     if peer.store is not None or peer.token_sha256 is not None or peer.invitation_sha256 is None:
         return None
     register = await store.register(_expiry_key(peer.name))
-    until = (register.value or {}).get("until") if register is not None else None
-    return float(until) if until is not None else (peer.invited_at or 0.0) + VALID_FOR
+    if register is None or not register.value:
+        return (peer.invited_at or 0.0) + VALID_FOR
+    return next(iter(readable(lambda expiry: expiry.read(expiry_of), [register])), 0.0)  # a damaged one has expired
+
+
+def expiry_of(value: Any) -> float:
+    """When an invitation expires, from the value of its register."""
+    return read_record(float, value["until"])
 
 
 @retried

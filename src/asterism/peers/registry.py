@@ -19,6 +19,7 @@ from asterism.core.record_codec import Record
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.optimistic_update import retried, try_commit
 from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write, read_slot
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict
 
 PEER_PREFIX = "peer/"
@@ -43,7 +44,7 @@ class PeerRefused(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer(Record, key="name", lenient=True):
+class Peer(Record, key="name", lenient=True, checked=True):
     """``store`` is the id of its store, None until the first sync. ``url`` is its address, None if it cannot be called
     from here; ``pin`` is the fingerprint of its certificate. The inviting side keeps ``invitation_sha256``, the hash of
     the invitation's token, and ``token_sha256``, the hash of the secret that replaced it, None until then. ``heard_at``
@@ -87,7 +88,7 @@ class PeerRegistry:
     async def all(self) -> list[Peer]:
         """All peers, ordered by name."""
         registers = await self._store.registers(PEER_PREFIX)
-        return [_peer(register) for register in registers if register.value and register.key.count("/") == 1]
+        return readable(_peer, [register for register in registers if register.value and register.key.count("/") == 1])
 
     @retried
     async def remove(self, name: str) -> None:

@@ -19,6 +19,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from asterism.core.errors import AsterismError
 from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
 from asterism.core.limits import LimitedRuns, uses_of
@@ -203,9 +204,13 @@ def plan_of(row: Sequence[Any]) -> PlanRow:
     """Return a plan from a row of a list. Raises CorruptRecord."""
     name, created_at, *texts = row
     try:
-        return PlanRow(name, created_at, *[None if text is None else from_text(text) for text in texts])
-    except ValueError as error:
+        plan = PlanRow(name, created_at, *[None if text is None else from_text(text) for text in texts])
+        for kind in ("cancel", "paused", "budget"):
+            if (value := getattr(plan, kind)) is not None:
+                _check_form(kind, value)
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(f"the summary of plan {name} cannot be read: {error}") from error
+    return plan
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -566,13 +571,26 @@ def stored_notice(text: str) -> Notice:
 # -- other rows --------------------------------------------------------------------------------------------------------
 
 
-OBJECTS = frozenset(
-    {
-        *("answer", "audit", "backfill", "bulk", "credential", "gateway", "schedule-plan", "settings", "store"),
-        *("limit", "limit-account", "workflow", "workflow-version"),
-    }
-)
-"""The first parts of the keys of registers whose values are objects. The others are checked by those who read them."""
+_OBJECTS = ("answer", "audit", "backfill", "bulk", "coordinator", "credential", "event", "exchange", "gateway", "limit")
+_MORE_OBJECTS = ("limit-account", "login", "peer", "rejected", "settings", "store", "workflow", "workflow-version")
+_FORMS: Mapping[str, Mapping[str, set[type]] | type[int]] = {
+    **{kind: {} for kind in (*_OBJECTS, *_MORE_OBJECTS)},
+    "approval": {"state": _TEXT, "at": _NUMBER},
+    "budget": {"account": {dict}},
+    "cancel": {"why": _TEXT},
+    "device": {"session": _TEXT},
+    "event-key": int,
+    "event-log": {"name": _TEXT, "at": _NUMBER},
+    "events": int,
+    "paused": {"why": _TEXT},
+    "plan-turns": {"running": {list}, "waiting": {list}},
+    "runner": {"at": _NUMBER},
+    "schedule": {"schema": _WHOLE, "name": _TEXT},
+    "schedule-plan": {"plan": {dict}},
+    "store/id": {"id": _TEXT},
+}
+"""What the values of registers are, by their keys or the first parts of these: whole numbers, or objects with at least
+these fields. Values of other kinds, and the other fields, are checked by those who read them."""
 
 
 def limited_of(row: Sequence[Any]) -> LimitedRuns:
@@ -586,17 +604,17 @@ def limited_of(row: Sequence[Any]) -> LimitedRuns:
 
 
 def readable(decode: Callable[[Any], Decoded], rows: Sequence[Any]) -> list[Decoded]:
-    """The records in rows. One that cannot be read is left out, and named in the log."""
+    """The records in rows or registers. One that cannot be read is left out, and named in the log."""
     try:
         return [decode(row) for row in rows]
-    except CorruptRecord:
+    except AsterismError:
         return [record for row in rows for record in _readable(decode, row)]
 
 
 def _readable(decode: Callable[[Any], Decoded], row: Any) -> Iterator[Decoded]:
     try:
         yield decode(row)
-    except CorruptRecord as error:
+    except AsterismError as error:
         _warn(str(error))
 
 
@@ -611,13 +629,19 @@ def register_of(row: Sequence[Any]) -> Register:
     key, text, revision = row
     try:
         value = from_text(text)
-        if type(value) is not dict and key.partition("/")[0] in OBJECTS:
-            raise TypeError(f"it is not an object but a {type(value).__name__}")
-        if key == "store/id" and type(value.get("id")) is not str:
-            raise TypeError("it has no id")
+        _check_form(key, value)
         return Register(key, value, revision)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(f"register {key} cannot be read: {error!r}", revision=revision) from error
+
+
+def _check_form(key: str, value: Any) -> None:
+    """Raise KeyError or TypeError for a value that no register with this key has."""
+    form = _FORMS.get(key) or _FORMS.get(key.partition("/")[0])
+    if form is int and type(value) is not int:
+        raise TypeError(f"it is not a whole number but a {type(value).__name__}")
+    if isinstance(form, Mapping):
+        _object({name: value[name] for name in form} if type(value) is dict else value, form)
 
 
 def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:

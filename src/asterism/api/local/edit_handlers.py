@@ -57,6 +57,7 @@ from asterism.durable.journal_store import Head, load, read_head
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import StoreUnavailable
 
 
@@ -299,10 +300,12 @@ async def show_budget(system: LocalSystem, request: declared.OnePlan) -> documen
 async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -> documents.Page[documents.Exchange]:
     fleet, items = system.fleet, []
     mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
-    for register in await fleet.store.registers(exchange_prefix(request.plan)):
-        exchange = register.read(lambda value: read_record(documents.Exchange, value))
+    for exchange in readable(
+        lambda register: register.read(lambda value: read_record(documents.Exchange, mask.shown(value))),
+        await fleet.store.registers(exchange_prefix(request.plan)),
+    ):
         if request.number in (None, exchange.number):
-            items.append(read_record(documents.Exchange, mask.shown(register.value)))
+            items.append(exchange)
     if request.number is not None and not items:
         raise RequestRefused(404, f"plan {request.plan!r} has no exchange {request.number}")
     return documents.Page(items=items)

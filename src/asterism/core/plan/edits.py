@@ -350,7 +350,7 @@ class ApprovalForbidden(AsterismError):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingEdit(Record, sparse=("task", "by")):
+class WaitingEdit(Record, sparse=("task", "by"), checked=True):
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
     those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long.

@@ -14,6 +14,7 @@ from typing import Any
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record_codec import InvalidRecord, Record
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""
@@ -37,7 +38,7 @@ class InvalidSchedule(AsterismError, ValueError):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Record, checked=True):
     """``workflow`` or ``plan``, and one of ``cron``, ``every`` and ``on_event`` are set.
 
     ``workflow``    the workflow whose runs are created; each tick uses its latest version
@@ -139,10 +140,10 @@ class Schedule:
         if unknown:
             raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: no such field: {', '.join(map(str, unknown))}")
         known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
-        for name in ("open", "replaced", "late"):
-            if isinstance(known.get(name), list):
-                known[name] = tuple(known[name])
-        return cls(**known)
+        try:
+            return super().from_json(known)
+        except InvalidRecord as error:
+            raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: {error}") from None
 
 
 DEFAULTS = {field.name: NOTHING if field.default is MISSING else field.default for field in fields(Schedule)[1:]}

@@ -19,6 +19,7 @@ schedule itself has created is found, and is not created again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import deque
@@ -28,7 +29,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import Record
+from asterism.core.record_codec import InvalidRecord, Record, read_record
 from asterism.core.schedule.schedule import Schedule
 
 NextTick = Callable[[float], int | None]
@@ -220,13 +221,16 @@ def late_times(schedule: Schedule) -> dict[str, float]:
 
 
 def history_of(data: object) -> list[TickEntry]:
-    """The entries of a history, oldest first, from JSON."""
-    return [TickEntry(*values) for values in data] if isinstance(data, list) else []
+    """The entries of a history, oldest first, from JSON. Raises TypeError or InvalidRecord."""
+    return [read_record(TickEntry, TickEntry(*values)) for values in read_record(list[list[Any]], data)]
 
 
 def with_entries(data: object, entries: Sequence[TickEntry]) -> list[list[Any]]:
-    """A history with further entries, as JSON: the newest ``HISTORY_LENGTH``."""
-    return [entry.to_json() for entry in (*history_of(data), *entries)][-HISTORY_LENGTH:]
+    """A history with further entries, as JSON: the newest ``HISTORY_LENGTH``. One that cannot be read begins anew."""
+    known: Sequence[TickEntry] = ()
+    with contextlib.suppress(TypeError, InvalidRecord):
+        known = history_of(data)
+    return [entry.to_json() for entry in (*known, *entries)][-HISTORY_LENGTH:]
 
 
 def entries_of(due: DueTick, now: float) -> list[TickEntry]:
@@ -318,7 +322,7 @@ MOST_FAILURES = 20
 
 
 @dataclass(frozen=True)
-class Backfill(Record, sparse=True):
+class Backfill(Record, sparse=True, checked=True):
     """``first`` and ``last`` are the first and the last tick, ``total`` is how many there are. With ``every`` they are
     so many seconds apart, otherwise those of the schedule. ``open`` are the plans that have not ended, oldest first;
     ``skipped`` counts the ticks whose plan had succeeded before, with ``only_missing`` all whose plan had ended.

@@ -202,7 +202,7 @@ class Reads:
             query.limit,
             *between,
         )
-        return [plan_of(row) for row in rows]
+        return readable(plan_of, rows)
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         rows = await self._quick.fetch(statements()["reports"], [run_id for run_id in run_ids if storable(run_id)])

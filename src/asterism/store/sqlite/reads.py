@@ -277,7 +277,7 @@ def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
     statement = "plans"
     if query.between is not None:
         statement, (conditions["first_name"], conditions["last_name"]) = "plans_between", query.between
-    return [row_codec.plan_of(row) for row in cursor.execute(STATEMENTS[statement], conditions).fetchall()]
+    return row_codec.readable(row_codec.plan_of, cursor.execute(STATEMENTS[statement], conditions).fetchall())
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
