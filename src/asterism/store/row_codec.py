@@ -573,7 +573,7 @@ def stored_notice(text: str) -> Notice:
 
 _OBJECTS = ("answer", "audit", "backfill", "bulk", "coordinator", "credential", "event", "exchange", "gateway", "limit")
 _MORE_OBJECTS = ("limit-account", "login", "peer", "rejected", "settings", "store", "workflow", "workflow-version")
-_FORMS: Mapping[str, Mapping[str, set[type]] | type[int]] = {
+_FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     **{kind: {} for kind in (*_OBJECTS, *_MORE_OBJECTS)},
     "approval": {"state": _TEXT, "at": _NUMBER},
     "budget": {"account": {dict}},
@@ -586,11 +586,12 @@ _FORMS: Mapping[str, Mapping[str, set[type]] | type[int]] = {
     "plan-turns": {"running": {list}, "waiting": {list}},
     "runner": {"at": _NUMBER},
     "schedule": {"schema": _WHOLE, "name": _TEXT},
+    "schedule-history": list,
     "schedule-plan": {"plan": {dict}},
     "store/id": {"id": _TEXT},
 }
-"""What the values of registers are, by their keys or the first parts of these: whole numbers, or objects with at least
-these fields. Values of other kinds, and the other fields, are checked by those who read them."""
+"""What the values of registers are, by their keys or the first parts of these: a type, or objects with at least these
+fields. Values of other kinds, and the other fields, are checked by those who read them."""
 
 
 def limited_of(row: Sequence[Any]) -> LimitedRuns:
@@ -638,8 +639,8 @@ def register_of(row: Sequence[Any]) -> Register:
 def _check_form(key: str, value: Any) -> None:
     """Raise KeyError or TypeError for a value that no register with this key has."""
     form = _FORMS.get(key) or _FORMS.get(key.partition("/")[0])
-    if form is int and type(value) is not int:
-        raise TypeError(f"it is not a whole number but a {type(value).__name__}")
+    if isinstance(form, type) and type(value) is not form:
+        raise TypeError(f"it is not of type {form.__name__} but {type(value).__name__}")
     if isinstance(form, Mapping):
         _object({name: value[name] for name in form} if type(value) is dict else value, form)
 

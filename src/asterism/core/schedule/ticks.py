@@ -222,7 +222,10 @@ def late_times(schedule: Schedule) -> dict[str, float]:
 
 def history_of(data: object) -> list[TickEntry]:
     """The entries of a history, oldest first, from JSON. Raises TypeError or InvalidRecord."""
-    return [read_record(TickEntry, TickEntry(*values)) for values in read_record(list[list[Any]], data)]
+    return [
+        read_record(TickEntry, TickEntry(*values))
+        for values in read_record(list[list[Any]], data if isinstance(data, list) else [])
+    ]
 
 
 def with_entries(data: object, entries: Sequence[TickEntry]) -> list[list[Any]]:
