@@ -7,22 +7,21 @@ their size, and verified when they are read. A link that leaves the working fold
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import BinaryIO, NamedTuple
 
 from asterism.base.content_store import ContentAccess, ContentFolder
+from asterism.base.file_patterns import folder_entries, matching_paths
 from asterism.base.private_file import open_plain
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
@@ -255,110 +254,65 @@ def matching_files(root: Path, name: str, pattern: str, check: Callable[[], None
     """The paths of the files below ``root`` that a pattern matches, in order. Of a folder that it matches, these are
     all files in it. ``check`` is called for each path. Raises ArtifactProblem for what is not a file inside ``root``,
     for a folder that cannot be read, if there is no file, or if the search is too long."""
-    paths = sorted({path.relative_to(root) for path in _Search(root, name, check).files(pattern)})
+    looked = itertools.count(1)
+
+    def look() -> None:
+        check()
+        if next(looked) > MOST_SEARCHED:
+            text = f"the search for the output {name!r} has looked at {MOST_SEARCHED:,} paths: name it more closely"
+            raise ArtifactProblem(text)
+
+    def refuse(path: str, error: OSError) -> None:
+        folder = Path(path).relative_to(root).as_posix()
+        text = f"the output {name!r} cannot be searched: the folder {folder!r} cannot be read ({error.strerror})"
+        raise ArtifactProblem(text) from None
+
+    plain = "/".join(part for part in pattern.split("/") if part not in ("", "."))
+    matches = matching_paths(plain, str(root), look, hidden=True, unreadable=refuse)
+    paths = list[str]()
+    for path in _files_at(root, matches, f"the output {name!r} has", look, refuse):
+        if len(paths) == MOST_FILES:
+            raise _too_many(f"the output {name!r} has")
+        paths.append(path)
     if not paths:
         raise ArtifactProblem(f"the task ended without its output {name!r}: no file matches {pattern!r}")
     for path in paths:
         try:
-            path.as_posix().encode()
+            path.encode()
         except UnicodeEncodeError:  # no JSON could name it
-            raise ArtifactProblem(f"the output {name!r} has {path.as_posix()!r}, whose name is not UTF-8") from None
-    return [path.as_posix() for path in paths]
+            raise ArtifactProblem(f"the output {name!r} has {path!r}, whose name is not UTF-8") from None
+    return sorted(paths, key=PurePath)
 
 
-class _Search:
-    """The search for an output in ``root``. It visits each folder once, and looks at MOST_SEARCHED paths at most."""
-
-    def __init__(self, root: Path, name: str, check: Callable[[], None]) -> None:
-        self._root, self._top, self._name, self._check = root, root.resolve(), name, check
-        self._looked = self._count = 0
-        self._known: set[Path] = set()
-
-    def files(self, pattern: str) -> Iterator[Path]:
-        for match in self._matches([part for part in pattern.split("/") if part not in ("", ".")]):
-            for path in self._files_at(match):
-                self._count += 1
-                if self._count > MOST_FILES:
-                    raise _too_many(f"the output {self._name!r} has")
-                yield path
-
-    def _matches(self, parts: list[str]) -> Iterator[Path]:
-        """What a pattern matches; ``**`` follows no links."""
-        stack, seen = [(self._root, 0)], set[tuple[Path, int]]()
-        while stack:
-            path, at = state = stack.pop()
-            if state in seen:
-                continue
-            seen.add(state)
-            if at == len(parts):
-                yield path
-                continue
-            if parts[at] == "**":
-                stack.append((path, at + 1))
-                stack += [(Path(entry), at) for entry in self._entries(path) if entry.is_dir(follow_symlinks=False)]
-            elif set("*?[") & set(parts[at]):
-                stack += [
-                    (Path(entry), at + 1) for entry in self._entries(path) if fnmatch.fnmatch(entry.name, parts[at])
-                ]
-            elif self._exists(path / parts[at]):
-                stack.append((path / parts[at], at + 1))
-
-    def _files_at(self, match: Path) -> Iterator[Path]:
-        """A file, or all files in a folder, also behind links, that were not found before."""
-        stack: list[tuple[Path, frozenset[Path]]] = [(match, frozenset())]
+def _files_at(
+    root: Path,
+    matches: Iterable[str],
+    has: str,
+    look: Callable[[], None],
+    unreadable: Callable[[str, OSError], None],
+) -> Iterator[str]:
+    """The matches that are files, and all files in those that are folders, also behind links; each once."""
+    top, known = root.resolve(), set[Path]()
+    for match in matches:
+        stack = [(root / match, frozenset[Path]())]
         while stack:
             path, above = stack.pop()
-            if path in self._known:
+            if path in known:
                 continue
-            self._known.add(path)
-            self._look()
-            real, relative = path.resolve(), path.relative_to(self._root).as_posix()
-            if not real.is_relative_to(self._top):
-                text = f"the output {self._name!r} has the link {relative!r}, which leaves the working folder"
-                raise ArtifactProblem(text)
+            known.add(path)
+            look()
+            real, relative = path.resolve(), path.relative_to(root).as_posix()
+            if not real.is_relative_to(top):
+                raise ArtifactProblem(f"{has} the link {relative!r}, which leaves the working folder")
             if real in above:
-                raise ArtifactProblem(f"the output {self._name!r} has the link {relative!r} to a folder around it")
+                raise ArtifactProblem(f"{has} the link {relative!r} to a folder around it")
             if real.is_dir():
-                stack += [(Path(entry), above | {real}) for entry in self._entries(path)]
+                entries = folder_entries(str(path), look, unreadable)
+                stack += [(Path(entry), above | {real}) for entry in entries]
             elif real.is_file():
-                yield path
+                yield relative
             else:
-                raise ArtifactProblem(f"the output {self._name!r} has {relative!r}, which is not a file")
-
-    def _entries(self, path: Path) -> Iterator[os.DirEntry[str]]:
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    self._look()
-                    yield entry
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise self._unreadable(path, error) from None
-
-    def _exists(self, path: Path) -> bool:
-        self._look()
-        try:
-            path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError as error:
-            raise self._unreadable(path.parent, error) from None
-        return True
-
-    def _look(self) -> None:
-        self._check()
-        self._looked += 1
-        if self._looked > MOST_SEARCHED:
-            text = (
-                f"the search for the output {self._name!r} has looked at {MOST_SEARCHED:,} paths: name it more closely"
-            )
-            raise ArtifactProblem(text)
-
-    def _unreadable(self, path: Path, error: OSError) -> ArtifactProblem:
-        folder = path.relative_to(self._root).as_posix()
-        text = f"the output {self._name!r} cannot be searched: the folder {folder!r} cannot be read ({error.strerror})"
-        return ArtifactProblem(text)
+                raise ArtifactProblem(f"{has} {relative!r}, which is not a file")
 
 
 def _too_many(what: str) -> ArtifactProblem:
