@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
 from asterism import LocalDevice, Orchestrator, Task
+from asterism.orchestrator.devices import Work
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -190,6 +192,21 @@ def test_a_coroutine_that_ignores_its_timeout_keeps_its_slot_until_it_stops_and_
     result = orchestrate(plan, devices=[LocalDevice("one", slots=1)], grace=2)
     assert span(result, "b") == (7, 8)
     assert "abandoned" in told(result, "a")
+
+
+class StubbornDevice(LocalDevice):
+    def execute(self, work: Work) -> Awaitable[Any]:
+        return stubborn(8)()
+
+
+@pytest.mark.parametrize(("grace", "ended"), [(10, 8), (2, 7)])
+def test_a_task_with_outputs_fails_when_it_has_stopped_and_no_later_than_the_grace(grace: float, ended: float) -> None:
+    plan = independent(Task("a", call=after(100), outputs={"a": "a"}, timeout=5, priority="high"), Task("b", call="x:y"))
+    result = orchestrate(plan, devices=[StubbornDevice("one", slots=1)], grace=grace)
+    assert span(result, "a") == (0, ended)
+    assert isinstance(result["a"].error, TimeoutError)
+    assert span(result, "b") == (ended, ended + 8)
+    assert ("abandoned" in told(result, "a")) == (grace == 2)
 
 
 def test_an_abandoned_execution_frees_its_slot_only_once() -> None:

@@ -143,6 +143,28 @@ async def test_a_group_that_fails_in_part_has_the_files_of_the_elements_that_mad
     assert (await run(plan))["report"].value == "a\nb"
 
 
+async def test_a_task_that_exceeds_its_timeout_keeps_the_outputs_that_exist() -> None:
+    begun = asyncio.Event()
+
+    async def test(folder: Path) -> None:
+        (folder / "r.xml").write_text("report")
+        begun.set()
+        await asyncio.Event().wait()
+
+    for timeout in (0.25, 1, 4, 16, 64):  # until it has begun in time
+        plan = Constellation("tests")
+        plan.add(Task("test", call=test, outputs={"junit": "r.xml"}, timeout=timeout))
+        plan.add(
+            Task("report", shell="cat r.xml", inputs={"r": {"files_from": "test.junit"}}), after={"test": "completion"}
+        )
+        result = await run(plan)
+        if begun.is_set():
+            break
+    assert "took longer than its timeout" in result["test"].reason
+    assert [file.read() for file in result["test"].files["junit"]] == [b"report"]
+    assert result["report"].value == "report"
+
+
 class Stopped(Exception):
     pass
 

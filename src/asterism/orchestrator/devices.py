@@ -35,7 +35,7 @@ log = logging.getLogger("asterism.device")
 class Work:
     """One execution of a task, as a device receives it. An orchestrator makes it (``Active`` in roster.py)."""
 
-    __slots__ = ("artifacts", "attempt", "epoch", "files", "log", "logs", "plan", "task")
+    __slots__ = ("artifacts", "attempt", "epoch", "expired", "files", "log", "logs", "plan", "task")
 
     task: Task
     """The task, as it was when it started."""
@@ -56,6 +56,9 @@ class Work:
 
     files: str | None
     """The files that the execution has made: the device sets it to the hash of their manifest."""
+
+    expired: TimeoutError | None
+    """The error of an execution that was told to stop since its time is up, and whose files are kept."""
 
     @property
     def constellation(self) -> str:
@@ -220,7 +223,9 @@ class _LocalAttempt(Attempt):
         self._device, self._work, self._references = device, work, references
         self.hear = work.heard  # type: ignore[method-assign]
         if work.artifacts is not None:
-            self.work_files = WorkFiles(work.artifacts, input_files(work), work.task.outputs, self._kept)
+            self.work_files = WorkFiles(
+                work.artifacts, input_files(work), work.task.outputs, self._kept, lambda: work.expired is not None
+            )
 
     def _kept(self, manifest: str) -> None:
         self._work.files = manifest

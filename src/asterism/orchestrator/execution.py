@@ -342,6 +342,8 @@ class Execution:
             return
         self.roster.release(active.member)
         node = active.node
+        if active.expired is not None:
+            status, error = FAILED, active.expired
         if self._refused_since and not isinstance(error, DeviceUnavailable):
             self._refused_since.pop(node, None)
         if status is COMPLETED and not (self.cancelling and node.provisional):
@@ -437,16 +439,29 @@ class Execution:
         self._scheduler.rest(member)
 
     def _timed_out(self, node: Node, epoch: int, limit: float) -> None:
-        """The attempt has failed. The next one waits until this one has really stopped."""
+        """The attempt has failed. The next one waits until this one has really stopped, and so does the failure of a
+        task with outputs: those that exist are kept."""
         if epoch not in self.active or self._stops(node):  # it has been asked to stop already
             return
         active, failures = self.active[epoch], node.attempts - node.losses - node.spent
         error = TimeoutError(f"task {node.id!r} took longer than its timeout of {limit} s")
         if failures <= node.task.retries:
             active.delay = self._retry(node, error, failures)
+        elif node.task.outputs:
+            active.expired = error
+            active.timer = self._loop.call_later(self.options.grace, self._grace_of_outputs_over, active)
+            self._ask_to_stop(active)
+            return
         self.stop(epoch)
         if active.delay is None:
             self.fail(node, error)
+
+    def _grace_of_outputs_over(self, active: Active) -> None:
+        if active.epoch not in self.active or self._stops(active.node):
+            return
+        self.stopping[active.epoch] = self.active.pop(active.epoch)
+        self._grace_over(active.epoch)
+        self.fail(active.node, active.expired)
 
     def _free_slot(self, epoch: int) -> Active | None:
         """An execution has stopped, or had its time to: free its slot, and let tasks start that waited for it."""

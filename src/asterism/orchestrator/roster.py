@@ -180,7 +180,7 @@ class Active(Work):
     ) -> None:
         self.task, self.node, self.plan, self.logs = task, node, plan, logs
         self.epoch, self.attempt = node.epoch, node.attempts
-        self.log = self.files = self.artifacts = None
+        self.log = self.files = self.artifacts = self.expired = None
         self.member = member
         self.resumed = resumed  # an earlier process started it, and it may be under way
         self.begun = self.stops = False  # stops: it was asked to stop before it began here
