@@ -201,7 +201,9 @@ class StubbornDevice(LocalDevice):
 
 @pytest.mark.parametrize(("grace", "ended"), [(10, 8), (2, 7)])
 def test_a_task_with_outputs_fails_when_it_has_stopped_and_no_later_than_the_grace(grace: float, ended: float) -> None:
-    plan = independent(Task("a", call=after(100), outputs={"a": "a"}, timeout=5, priority="high"), Task("b", call="x:y"))
+    plan = independent(
+        Task("a", call=after(100), outputs={"a": "a"}, timeout=5, priority="high"), Task("b", call="x:y")
+    )
     result = orchestrate(plan, devices=[StubbornDevice("one", slots=1)], grace=grace)
     assert span(result, "a") == (0, ended)
     assert isinstance(result["a"].error, TimeoutError)

@@ -375,7 +375,13 @@ def test_an_element_that_cannot_be_chosen_is_a_mistake(only: str, text: str) -> 
             "argv: [x], env: {A: {from: list, failed: skip}}, after: {list: completion}",
             "failed belongs to inputs only; give the variable or the request an input",
         ),
+        (
+            "argv: [x], inputs: {a: {from: single, failed: skip}}, after: {single: completion}",
+            "failed says what becomes of the elements of a group, and 'single' is a single task; remove it",
+        ),
     ],
 )
 def test_what_a_reference_says_of_failed_elements_is_checked(body: str, words: str) -> None:
-    assert words in complaint(body)
+    text = f"asterism: 1\ntasks:\n  it: {{{body}}}\n  list: {{shell: x, foreach: [1]}}\n  single: {{shell: x}}\n"
+    _, [mistake] = examine(text, "plan")
+    assert words in mistake.format("plan.yaml")

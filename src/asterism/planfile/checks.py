@@ -46,7 +46,7 @@ class PlanContext:
     """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
     functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters; ``ticks``
     says whether its texts may name a tick; ``environment`` has the variables of this process, or is None if the plan
-    does not run in it: a server tells nobody which ones it has."""
+    does not run in it: a server tells nobody which ones it has. ``groups`` are the tasks that have elements."""
 
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
@@ -55,6 +55,7 @@ class PlanContext:
     params: tuple[str, ...] = ()
     ticks: bool = False
     environment: Mapping[str, str] | None = None
+    groups: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -224,6 +225,8 @@ class TaskChecks:
         problem = task_inputs.failed_problem(failed)
         if problem is None and path[0] != "inputs":
             problem = "failed belongs to inputs only; give the variable or the request an input"
+        if problem is None and source not in self.context.groups:
+            problem = f"failed says what becomes of the elements of a group, and {source!r} is a single task; remove it"
         if problem is None and failed != "fail" and self.sources.get(source, ("",))[0] == "success":
             name = "null" if failed is None else failed
             problem = (

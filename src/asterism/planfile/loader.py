@@ -239,7 +239,8 @@ class _PlanReader:
         known = None if unknown else {device.id: device.can for device in devices}
         names = tuple({**declared, **mentioned})
         imports, places = options.get("imports", False), options.get("places", ())
-        context = PlanContext(self.raw.keys(), known, imports, places, names, ticks, self.environment)
+        groups = {task_id for task_id, raw in self.raw.items() if {"foreach", "matrix"} & {*_keys(raw.value)}}
+        context = PlanContext(self.raw.keys(), known, imports, places, names, ticks, self.environment, groups)
         scope = {"params": params, **({TICK_FOLLOWS: True} if ticks else {})}
         head = heads[0][0]
         if head.overlap is None and head.parallel > 1:
