@@ -23,10 +23,12 @@ def world() -> World:
     return world_of(6)
 
 
-def claimed(server: GitHubServer, number: int, **options: Any) -> tuple[Outcome, dict[int, Departure]]:
+def claimed(
+    server: GitHubServer, number: int, assignee: str | None = None, **options: Any
+) -> tuple[Outcome, dict[int, Departure]]:
     async def main() -> tuple[Outcome, dict[int, Departure]]:
         register = opened(server)
-        claims = IssueClaims(register.client)
+        claims = IssueClaims(register.client, assignee)
         try:
             return await claims.claim(register, SERIES, Claim(number, "ann"), retry=QUICK, **options), claims.left
         finally:
@@ -86,6 +88,27 @@ def test_the_first_that_is_open_has_its_turn_and_not_the_newcomer(server, end, f
         end(server, number)
     outcome, left = claimed(server, 4)
     assert (outcome.after.active, outcome.after.queue, left) == (3, (4,), {1: fate, 2: fate})
+
+
+@pytest.mark.parametrize("candidate", [2, 3, 5])
+def test_an_assigned_issue_has_the_turn_of_one_that_does_not_exist(server, candidate):
+    queued(server, 1, 2, 3, 4)
+    deleted(server, 1)
+    server.call(lambda world: world.assign(2, "ann"))
+    server.call(lambda world: world.assign(3, "robot"))
+    outcome, left = claimed(server, candidate, assignee="robot")
+    assert (outcome.after.active, left) == (3, {1: Departure.DELETED})
+    assert outcome.after.queue == ((2, 4) if candidate != 5 else (2, 4, 5))
+    assert state(server)["revision"] == 5  # one change
+
+
+def test_without_an_assignee_any_assigned_issue_has_that_turn(server):
+    queued(server, 1, 2, 3)
+    server.call(lambda world: world.assign(3, "ann"))
+    closed_by_hand(server, 1)
+    assert claimed(server, 4)[0].after.active == 2  # a closed issue says that its work has ended
+    deleted(server, 2)
+    assert claimed(server, 5)[0].after.active == 3
 
 
 def test_the_head_of_the_queue_may_claim_its_turn(server):

@@ -100,7 +100,9 @@ def claim(
     left: dict[str, str] = {}
 
     async def use(place: SeriesPlace) -> int:
-        make = _claim_elsewhere(place.register, options, force, left) if isinstance(place, RegisterSeries) else None
+        make = None
+        if isinstance(place, RegisterSeries):
+            make = _claim_elsewhere(place.register, options, force, assignee, left)
         document = await place.change(request, make)
         outcome = outcome_of(document)
         active = outcome.after.active == issue
@@ -124,7 +126,9 @@ def claim(
     return with_series(options, use, create=True)
 
 
-def _claim_elsewhere(register: Any, options: SeriesOptions, force: bool, left: dict[str, str]) -> Any:
+def _claim_elsewhere(
+    register: Any, options: SeriesOptions, force: bool, assignee: str | None, left: dict[str, str]
+) -> Any:
     """What claims on GitHub, or on a git remote by force; None for a plain claim. ``left`` gets the issues that leave,
     and why."""
     if options.github is None and not force:
@@ -138,7 +142,7 @@ def _claim_elsewhere(register: Any, options: SeriesOptions, force: bool, left: d
             return await claim_series(target, request.series, wanted, **limits)
         from asterism.series.github.issue_claims import IssueClaims
 
-        claims = IssueClaims(register.client)
+        claims = IssueClaims(register.client, assignee)
         outcome = await claims.claim(target, request.series, wanted, **limits)
         left.update({str(number): str(reason) for number, reason in claims.left.items()})
         return outcome

@@ -3,6 +3,7 @@
 A register knows claims and releases. It learns with the next sync that the active issue was closed, transferred or
 deleted. A claim does not wait for that: it reads the active issue, and the next ones if that one is gone, and removes
 the gone issues in the same change. Only issues that were read are removed, so a delayed claim removes nothing newer.
+An active issue that does not exist says nothing about who works: an assigned issue has its turn before the queue.
 
 The title and the labels of an issue tell its series, by the discovery rules that the sync has stored. A series without
 stored rules may be found by any, so there only an issue that the default rules put into another series is refused.
@@ -10,15 +11,15 @@ stored rules may be found by any, so there only an issue that the default rules 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from asterism.core.series.machine import Item, Series, UnreadableSeries
 from asterism.series.claims import Claim, is_other, signed
 from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
 from asterism.series.github.assignment import LockExpired
-from asterism.series.github.discovery import BadPattern, SeriesMatcher
+from asterism.series.github.discovery import Assignee, BadPattern, SeriesMatcher
 from asterism.series.github.github_client import GitHubClient
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import Departure, read_open_issue
@@ -33,10 +34,12 @@ MAX_CHECKED = 20
 
 @dataclass(frozen=True)
 class ClaimAfterDepartures:
-    """The step that removes the ``gone`` issues, promotes the next one, and then claims."""
+    """The step that removes the ``gone`` issues, promotes the next one, and then claims. If the active one was deleted,
+    the first of the queue that is ``assigned`` is the next."""
 
     wanted: Claim
     gone: Mapping[int, Departure] = field(default_factory=dict)
+    assigned: Collection[int] = ()
 
     def __call__(self, series: Series, now: float) -> Series:
         return self.wanted(self._remaining(series, now), now).as_one_change_of(series)
@@ -45,6 +48,9 @@ class ClaimAfterDepartures:
         current = series
         for number in self.gone:
             current = current.release(number, now)
+        if self.gone.get(cast(int, series.active)) is Departure.DELETED:
+            for number in [item for item in current.queue if item in self.assigned][:1]:
+                current = current.front(number, now)
         if series.active != current.active and current.queue[:1] != (self.wanted.item,):
             current = current.promote(now, by=self.wanted.by)
         return current
@@ -62,10 +68,13 @@ class ClaimAfterDepartures:
 
 
 class IssueClaims:
-    """Makes claims in the series of a repository. ``left`` has the issues that the claim removed, and why."""
+    """Makes claims in the series of a repository. ``left`` has the issues that the claim removed, and why.
 
-    def __init__(self, client: GitHubClient) -> None:
-        self._client = client
+    An issue is assigned if ``assignee`` is among its assignees; without one, if it has any."""
+
+    def __init__(self, client: GitHubClient, assignee: str | None = None) -> None:
+        self._client, self._assignee = client, None if assignee is None else Assignee(assignee)
+        self._assigned: set[int] = set()
         self._checked: dict[int, Departure | None] = {}
         """The issues that were read; None for an open one."""
         self.left: dict[int, Departure] = {}
@@ -88,7 +97,7 @@ class IssueClaims:
         await self._check_ahead(series, wanted.item)
         while True:
             gone = {number: reason for number, reason in self._checked.items() if reason is not None}
-            step = ClaimAfterDepartures(wanted, gone)
+            step = ClaimAfterDepartures(wanted, gone, self._assigned)
             outcome = await update(register, name, step, step.message, retry=retry, counts=counts)
             before, after = outcome.before, outcome.after
             removed = {before.active, *before.queue} - {after.active, *after.queue}
@@ -128,7 +137,8 @@ class IssueClaims:
         )
 
     async def _check_ahead(self, series: Series, item: Item | None) -> bool:
-        """Read the active issue, and if it is gone the ones behind it, up to the first open one.
+        """Read the active issue, and if it is gone the ones behind it, up to the first open one. If it was deleted, up
+        to the first that is assigned.
 
         Returns whether a gone issue was found that was not known before."""
         any_gone = False
@@ -137,15 +147,22 @@ class IssueClaims:
                 if series.paused is not None:
                     return any_gone
                 continue
-            if number == item or not isinstance(number, int) or len(self._checked) >= MAX_CHECKED:
+            lost = isinstance(series.active, int) and self._checked.get(series.active) is Departure.DELETED
+            if (number == item and not lost) or not isinstance(number, int) or len(self._checked) >= MAX_CHECKED:
                 return any_gone
             if number not in self._checked:
                 issue = await read_open_issue(self._client, number)
-                self._checked[number] = issue if isinstance(issue, Departure) else None
+                self._note(number, issue)
                 any_gone = any_gone or isinstance(issue, Departure)
-            if self._checked[number] is None:
+            if self._checked[number] is None and (not lost or number in self._assigned):
                 return any_gone
         return any_gone
+
+    def _note(self, number: int, issue: Mapping[str, Any] | Departure) -> None:
+        self._checked[number] = issue if isinstance(issue, Departure) else None
+        if isinstance(issue, Mapping):
+            assigned = issue.get("assignees") if self._assignee is None else self._assignee.is_assigned(issue)
+            self._assigned |= {number} if assigned else set()
 
 
 async def assign_claimed(register: GitHubRegister, name: str, number: int, settings: SyncSettings) -> None:
