@@ -687,6 +687,34 @@ async def test_a_message_ends_a_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert opened == [manifest]
 
 
+@pytest.mark.parametrize("files", [9_000, 180_000])
+async def test_ends_with_long_lists_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    """Forty messages of a device end its run at once. The watchdog of the loop fails a step of more than 100 ms."""
+    for module in (device_storage, gateway_content):
+        monkeypatch.setattr(module, "FILE_PART", 1 << 20)
+    async with scene(device_bytes=10**9) as here:
+        await here.fleet.workflows.add(Workflow("work", call="tests:work"))
+        other = await joined(here.fleet, here.connection._transport, "lab-2")  # type: ignore[arg-type]
+        run = await granted(here.fleet, other.owner, None)
+        await other.own_runs()
+        content = await other.artifacts(run)
+        await here.put()
+        entries = [(f"{number:06}", len(CONTENT), NAME) for number in range(files)]
+        manifest = (await here.put(await asyncio.to_thread(listed, *entries))).name
+        opened = list[str]()
+        opening = ContentFolder.open
+        monkeypatch.setattr(
+            ContentFolder, "open", lambda self, name, *rest: opened.append(name) or opening(self, name, *rest)
+        )
+        ends = asyncio.gather(*(complete(here, manifest) for _ in range(40)))
+        await asyncio.to_thread(content.put, [b"of another"])
+        answers = await ends
+        if files > 10_000:
+            assert {answer["message"] for answer in answers} == {"the list of its files is longer than 4,194,304 bytes"}
+        assert ((await here.fleet.run(here.run.id)).status == "completed") == (files < 10_000)
+        assert opened.count(manifest) <= (files < 10_000)
+
+
 # -- the cache of the device -------------------------------------------------------------------------------------------
 
 
