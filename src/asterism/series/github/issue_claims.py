@@ -49,8 +49,8 @@ class ClaimAfterDepartures:
         for number in self.gone:
             current = current.release(number, now)
         if self.gone.get(cast(int, series.active)) is Departure.DELETED:
-            for number in [item for item in current.queue if item in self.assigned][:1]:
-                current = current.front(number, now)
+            for item in [item for item in current.queue if item in self.assigned][:1]:
+                current = current.front(item, now)
         if series.active != current.active and current.queue[:1] != (self.wanted.item,):
             current = current.promote(now, by=self.wanted.by)
         return current
