@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable.journal_store import insert_plan
+from asterism.durable.journal_store import insert_plan, insertion, unstarted
 from tests.server.server_scenes import ServerScene, server_scene
 
 PLAN = "/api/v1/plans/nightly"
@@ -26,6 +28,29 @@ async def test_a_dry_run_of_many_edits_is_computed_beside_the_loop() -> None:
         answer = await client.post(f"{PLAN}/edits", json={"edits": MANY, "dry_run": True})
         assert answer.status_code == 200, answer.text
         assert (await client.get(PLAN)).json()["version"] == 0
+
+
+@pytest.fixture
+def large_plan() -> Constellation:
+    plan = Constellation("nightly")
+    for number in range(6000):
+        plan.add(Task(f"task-{number}", argv=["true"]), {f"task-{number - 60}"} if number >= 60 else ())
+    return plan
+
+
+async def test_a_large_plan_is_read_laid_out_and_drawn_beside_the_loop(large_plan: Constellation) -> None:
+    """The loop watchdog fails this test if one step takes long."""
+    async with server_scene() as scene, scene.client("observe") as client:
+        store = scene.fleet.store
+        _, writes = await asyncio.to_thread(insertion, store, *unstarted(large_plan, {}))
+        await store.commit(writes)
+        layout = (await client.get(f"{PLAN}/layout")).json()
+        assert len(layout["nodes"]) == 6000
+        edits = [{"op": "add_task", "task": {"id": "mail", "argv": ["true"]}}]
+        edited = await client.post(f"{PLAN}/layout", json={"edits": edits})
+        assert len(edited.json()["nodes"]) == 6001
+        drawing = await client.get(f"{PLAN}/drawing", params={"form": "mermaid"})
+        assert "task-5999" in drawing.json()["text"]
 
 
 async def test_two_heavy_requests_of_a_credential_are_computed_at_once_and_others_are_not_held_up() -> None:

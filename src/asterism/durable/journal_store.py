@@ -386,9 +386,7 @@ async def _decode(
 ) -> StoredConstellation:
     plan, lock, rest = await decode_journal(store, head, records, parts, conditions)
     listed = max((number for number, _ in rest if records[number].get("listed")), default=0)
-    replay(plan, lock, (step for number, some in rest if number <= listed for step in some))
-    plan.ended_runs = []  # from here on, the store may lack them
-    replay(plan, lock, (step for number, some in rest if number > listed for step in some))
+    await call_apart(_replay_records, rest, plan, lock, listed)
     garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
     garbage += sorted(parts.keys() - set(_named_parts(head)))
     last = max(number for number in records if number >= head.first)
@@ -396,11 +394,19 @@ async def _decode(
     return StoredConstellation(head, revision, plan, lock, last, steps, garbage)
 
 
+def _replay_records(
+    rest: Sequence[tuple[int, Sequence[Step]]], plan: RecordedConstellation, lock: RecordedLock, listed: int
+) -> None:
+    replay(plan, lock, (step for number, some in rest if number <= listed for step in some))
+    plan.ended_runs = []  # from here on, the store may lack them
+    replay(plan, lock, (step for number, some in rest if number > listed for step in some))
+
+
 async def decode_journal(
     store: Store, head: Head, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
 ) -> tuple[RecordedConstellation, RecordedLock, list[tuple[int, Sequence[Step]]]]:
-    """The plan and the lock of the snapshot that a head names, and the steps since, by record. Raises
-    UnreadableJournal, or what the errors of a damaged record are."""
+    """The plan and the lock of the snapshot that a head names, and the steps since, by record. A large plan is decoded
+    in a thread. Raises UnreadableJournal, or what the errors of a damaged record are."""
     if head.first not in records:
         raise UnreadableJournal(f"record {head.first}, the first of the journal of plan {head.name!r}, is missing")
     numbers = sorted(number for number in records if number >= head.first)
@@ -410,16 +416,27 @@ async def decode_journal(
             raise UnreadableJournal(f"record {number} of the journal of plan {head.name!r} is missing")
     rest: Sequence[Mapping[str, Any]] = [checked_record(head.name, number, records[number]) for number in numbers]
     named = _named_parts(head)
-    data, rest = (_snapshot_in_parts(head.name, named, parts), rest) if named else _snapshot_in_journal(head.name, rest)
+    if named:
+        data = await call_apart(_snapshot_in_parts, parts, head.name, named)
+    else:
+        data, rest = await call_apart(_snapshot_in_journal, rest, head.name)
     steps = list(map(steps_of, rest))
     stored = await _fetch_values(store, data["plan"]["tasks"])
     await fetch_results(store, [step for some in steps for step in some])
+    plan, lock = await call_apart(_restored, data, head, stored, conditions)
+    return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))
+
+
+def _restored(
+    data: Any, head: Head, stored: Mapping[str, Any], conditions: Conditions
+) -> tuple[RecordedConstellation, RecordedLock]:
+    """The plan and the lock of a snapshot. ``stored`` are the references to results in blobs, by task."""
     plan = RecordedConstellation.from_json(data["plan"])
     plan.stored = {task: (plan.node(task).value, StoredValue(reference)) for task, reference in stored.items()}
     mask_conditions(plan, conditions)
     lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
     rest_from_json(plan, lock, data)
-    return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))
+    return plan, lock
 
 
 def _named_parts(head: Head) -> list[str]:
@@ -433,7 +450,7 @@ def checked_record(name: str, number: int, value: Any) -> Mapping[str, Any]:
     return value  # type: ignore[no-any-return]
 
 
-def _snapshot_in_journal(name: str, values: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
+def _snapshot_in_journal(values: Sequence[Mapping[str, Any]], name: str) -> tuple[Any, Sequence[Mapping[str, Any]]]:
     """The snapshot at the beginning of a journal, and the records after it."""
     parts = values[: values[0].get("of", 0)]
     if not parts or [part.get("part") for part in parts] != list(range(values[0]["of"])):
@@ -441,7 +458,7 @@ def _snapshot_in_journal(name: str, values: Sequence[Mapping[str, Any]]) -> tupl
     return _join(name, parts), values[len(parts) :]
 
 
-def _snapshot_in_parts(name: str, named: Sequence[str], parts: Mapping[str, Any]) -> Any:
+def _snapshot_in_parts(parts: Mapping[str, Any], name: str, named: Sequence[str]) -> Any:
     """The snapshot in the parts that the head names."""
     for key in named:
         if key not in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -27,6 +28,7 @@ from asterism.fleet.audit_log import DONE, AuditEntry
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.event_stream import EventStream
 from asterism.server.people_proxy import PROXY, WORD_LASTS
+from asterism.server.plan_layouts import SMALL
 from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
@@ -202,9 +204,14 @@ async def layout_after(call: Call) -> Any:
     name = call.path["plan"]
     batch = await read_batch(call.body.edits)
     await check_size(call.system, name, batch)
-    plan = (await read_plan(call.fleet, name)).record.plan
-    edited = plan.copy()
-    edited.apply(batch, call.fleet.store.clock())
+    plan: Constellation = (await read_plan(call.fleet, name, for_thread=True)).record.plan
+
+    def edit() -> Constellation:
+        edited: Constellation = plan.copy()
+        edited.apply(batch, call.fleet.store.clock())
+        return edited
+
+    edited = edit() if len(plan) <= SMALL else await asyncio.to_thread(edit)
     return await call.server.plan_layouts.layout_after(name, plan, edited, call.query.opened.split("|"))
 
 

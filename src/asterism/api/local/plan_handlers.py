@@ -29,6 +29,7 @@ from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
@@ -71,7 +72,11 @@ MOST_NAMES = 100
 MAX_EVENTS = 5_000
 """How many events one answer has."""
 
+SMALL_PLAN = 200
+"""A plan of at most this many tasks is drawn and copied at once; a larger one in a thread."""
+
 Rule = TypeVar("Rule")
+Answer = TypeVar("Answer")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -122,21 +127,26 @@ async def watch_plan(system: LocalSystem, request: declared.WatchPlan) -> docume
 async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> documents.PlanCopy:
     stored = await read_plan(system.fleet, request.plan, for_thread=not system.own)
     copy = partial(plan_documents.plan_copy, stored, system.fleet.store.clock(), request.results)
-    return copy() if system.own else await asyncio.to_thread(copy)
+    return await _apart(system, stored.record.plan, copy)
 
 
 async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> documents.Drawing:
     from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
 
+    how = request.form, request.width, request.opened.split("|")
     if request.version is None:
         stored = await read_plan(system.fleet, request.plan, for_thread=not system.own)
-        draw = partial(
-            drawing, stored.record.plan, request.form, request.width, request.opened.split("|"), stored.phase
-        )
+        plan: Constellation = stored.record.plan
+        draw = partial(drawing, plan, *how, stored.phase)
     else:
-        past = await plan_at(system.fleet.store, request.plan, request.version)
-        draw = partial(drawing, past.plan, request.form, request.width, request.opened.split("|"))
-    return draw() if system.own else await asyncio.to_thread(draw)
+        plan = (await plan_at(system.fleet.store, request.plan, request.version)).plan
+        draw = partial(drawing, plan, *how)
+    return await _apart(system, plan, draw)
+
+
+async def _apart(system: LocalSystem, plan: Constellation, compute: Callable[[], Answer]) -> Answer:
+    """What is computed of a plan: in a thread if the plan is large and others wait for this process."""
+    return compute() if system.own or len(plan) <= SMALL_PLAN else await asyncio.to_thread(compute)
 
 
 async def read_story(system: LocalSystem, request: declared.ReadStory) -> documents.Page[documents.StoryEntry]:
