@@ -96,3 +96,17 @@ async def test_what_a_dry_run_reads_is_not_counted() -> None:
         edits = [{"op": "add_task", "task": {"id": "mail", "argv": ["true"], "description": "x" * 200}}]
         assert (await client.post(f"{PLAN}/edits", json={"edits": edits, "dry_run": True})).status_code == 200
         assert (await client.post(f"{PLAN}/edits", json={"edits": edits})).status_code == 413
+
+
+async def test_a_description_is_whole_or_refused() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await stored(scene)
+        add = {"op": "add_task", "task": {"id": "mail", "argv": ["true"], "description": "x" * 65_536}}
+        assert (await client.post(f"{PLAN}/edits", json={"edits": [add]})).status_code == 200
+        changed = {"op": "update_task", "task_id": "work", "changes": {"description": "x" * 65_537}}
+        refused = await client.post(f"{PLAN}/edits", json={"edits": [changed]})
+        assert refused.status_code == 422, refused.text
+        assert "the description has 65,537 characters, and the limit is 65,536: shorten it" in refused.text
+        text = f"asterism: 1\ntasks: {{work: {{shell: 'true', description: '{'x' * 65_537}'}}}}\n"
+        refused = await client.post("/api/v1/plans", json={"text": text, "name": "other"})
+        assert "description must have at most 65,536 characters, not 65,537: shorten it" in refused.text

@@ -14,6 +14,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
+from asterism.core.plan.task import LONGEST_DESCRIPTION
 from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
@@ -317,7 +318,7 @@ class Task(Shape):
     effects: Annotated[
         list[Literal["spends", "deletes"]] | None, Field(description="what it does, for rules about approvals")
     ] = None
-    description: str = ""
+    description: Annotated[str, Field(max_length=LONGEST_DESCRIPTION)] = ""
     foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
     matrix: Annotated[
         dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")

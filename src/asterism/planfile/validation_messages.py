@@ -91,6 +91,8 @@ def _expected(kind: str, error: Any, path: tuple[Part, ...]) -> str:
         return f"is not valid: {error['msg']}"
     if kind in ("too_short", "string_too_short"):
         return f"is {wanted}"
+    if kind == "string_too_long":
+        return f"must have {wanted}, not {len(value):,}: shorten it, or keep the text in a file and name the file"
     return f"must be {wanted}, not {describe_value(value)}"
 
 
@@ -108,6 +110,7 @@ _WANTED = {
     "less_than_equal": "{le} or less",
     "too_short": "empty",
     "string_too_short": "empty",
+    "string_too_long": "at most {max_length:,} characters",
 }
 
 

@@ -37,6 +37,7 @@ from asterism.core.plan.edits import (
     edit_from_json,
     split_dependencies,
 )
+from asterism.core.plan.task import LONGEST_DESCRIPTION
 from asterism.core.record_codec import read_record
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
@@ -75,13 +76,28 @@ def batch_of_edits(edits: Iterable[Edit | Mapping[str, Any]], **fields: Any) -> 
     for number, data in enumerate(edits):
         try:
             alone, dependencies = split_dependencies(data)
-            parsed.append(edit_from_json(dict(alone)) if isinstance(alone, Mapping) else alone)
+            edit = edit_from_json(dict(alone)) if isinstance(alone, Mapping) else alone
+            _check_description(edit)
+            parsed.append(edit)
             edges += dependencies
         except (InvalidTask, TypeError, ValueError) as error:
             reasons[number] = str(error)[:2000]
     if reasons:
         raise InvalidEdits(reasons)
     return EditBatch((*parsed, *edges), **fields)
+
+
+def _check_description(edit: Edit) -> None:
+    """Raises InvalidTask."""
+    if isinstance(edit, AddTask):
+        text: Any = edit.task.description
+    else:
+        text = edit.changes.get("description") if isinstance(edit, UpdateTask) else None
+    if isinstance(text, str) and len(text) > LONGEST_DESCRIPTION:
+        raise InvalidTask(
+            f"{edit}: the description has {len(text):,} characters, and the limit is {LONGEST_DESCRIPTION:,}: "
+            "shorten it, or keep the text in a file and name the file"
+        )
 
 
 async def read_batch(edits: Sequence[Edit | Mapping[str, Any]], **fields: Any) -> EditBatch:

@@ -74,6 +74,10 @@ _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 SHORTEST_HEARTBEAT_TIMEOUT = 1.0
 """The shortest heartbeat timeout of a task, in seconds: the store receives the heartbeats of all devices."""
 
+LONGEST_DESCRIPTION = 64 * 1024
+"""How many characters the description of a task may have in a plan file or in an edit that comes from outside. A plan
+that is stored already may have longer ones."""
+
 EFFECTS = ("spends", "deletes")
 """What a task may do that a person may want to decide: spend money, or delete data."""
 
