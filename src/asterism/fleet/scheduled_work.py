@@ -17,6 +17,7 @@ about one tick, one meets a conflict, and nothing of it has happened.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -448,6 +449,7 @@ class SchedulePass:
             if not is_due(stored.schedule, self._store.clock()):
                 break
             stored = await self._decide(stored)
+            await asyncio.sleep(0)  # a store in memory answers without giving way to others
         if stored.schedule.on_event is not None and stored.schedule.paused is None:
             await self._decide_events(stored)
             return EVENT_INTERVAL
