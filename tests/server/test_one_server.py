@@ -257,7 +257,7 @@ async def test_a_peer_is_told_that_the_server_does_not_know_its_host(tmp_path: P
 
 
 async def test_what_says_nothing_or_hangs_up_before_it_is_known_keeps_no_place(tmp_path: Path) -> None:
-    limits = Limits(**{**vars(SERVER_LIMITS), "head": 0.2})
+    limits = Limits(**{**vars(SERVER_LIMITS), "head": 1.0})
     async with stores(tmp_path) as (fleet, _), http_service(fleet, LOOPBACK, limits=limits, peers=True) as service:
         port = int(service.url.rpartition(":")[2])
         reader, silent = await asyncio.open_connection("127.0.0.1", port)
