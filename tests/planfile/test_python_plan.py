@@ -76,8 +76,8 @@ def full_plan() -> Constellation:
     plan.add(
         Task("cached", shell="make", skip_if_unchanged=cached, join="any"), {"other": "failure", "event": "success"}
     )
-    failed = {"from": "first", "select": "result", "failed": "null"}
-    plan.add(Task("joined", shell="true", inputs={"part": failed}), {"first": "completion"})
+    part = {"from": "first", "select": "result"}
+    plan.add(Task("joined", shell="true", inputs={"part": part}), {"first": "completion"})
     plan.add(Task("down", shell="true"), teardown="first")
     return plan
 
