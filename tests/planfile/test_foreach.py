@@ -166,6 +166,10 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
             "foreach: [1], shell: x, after: {list: {when: 'result > item'}}",
             "the condition on 'list' cannot use item: it decides about all elements",
         ),
+        (
+            "foreach: {from: list}, shell: x, approval: {by: [ann, '{item.owner}']}",
+            "by of approval cannot use {item} of a result, which would decide who approves: write the names",
+        ),
         ("foreach: {from: it}, shell: x", "comes after 'it', which closes a cycle: it -> it"),
         ("foreach: [{secret: HOME}], shell: echo $item", "which would be a reference; use a part of it"),
     ],

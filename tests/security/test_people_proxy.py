@@ -79,6 +79,10 @@ async def test_a_person_approves_the_start_of_a_task_by_the_groups_that_the_prox
             async with from_address(scene, user="release-managers-fan", groups="ops") as other:
                 refused = await other.post(decision, json={})
             assert (refused.status_code, refused.json()["type"]) == (403, "urn:asterism:problem:approval-forbidden")
+            async with from_address(scene, user="eve", groups="release-managers") as observer:  # without operate
+                assert (await observer.get(ME)).json()["scopes"] == ["observe"]
+                refused = await observer.post(decision, json={})
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:asterism:problem:scope-missing")
             assert (await manager.post(decision, json={"author": "release-managers"})).status_code == 403
             assert (await manager.post(decision, json={})).status_code == 200
         assert (await running).state == "completed"

@@ -21,6 +21,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.group_elements import most_elements
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task_approval import approvers
 from asterism.execution.placeholders import Scope, fill_task, placeholders
 
 MAX_ELEMENTS = 10_000
@@ -146,14 +147,22 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
 
 
 def refuse_data_as_instructions(template: Task) -> None:
-    """Raise NotExpandable if elements of a result would become instructions for an agent."""
+    """Raise NotExpandable if elements of a result would become instructions for an agent, or name who approves."""
+    if any(_uses_item(name) for name in approvers(template.approval or {})):
+        raise NotExpandable(
+            "by of approval cannot use {item} of a result, which would decide who approves: write the names"
+        )
     agent = template.agent or {}
     for text in (agent.get("description", ""), *agent.get("tips", ())):
-        if any(path.partition(".")[0] == "item" for path in placeholders(text)):
+        if _uses_item(text):
             raise NotExpandable(
                 "the description and the tips of an agent cannot use {item} of a result, which is data: "
                 "write it in 'inputs'"
             )
+
+
+def _uses_item(text: str) -> bool:
+    return any(path.partition(".")[0] == "item" for path in placeholders(text))
 
 
 def _selected(foreach: Mapping[str, Any], result: Any) -> tuple[Any, str]:
