@@ -9,7 +9,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError
 
-from asterism.core.plan.edits import EDITS, edit_from_json
+from asterism.core.plan.edits import EDITS, edits_from_json
 from asterism.mcp.mcp_resources import PROMPTS
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.planfile.loader import examine
@@ -112,7 +112,7 @@ def test_prompts_tell_the_truth() -> None:
     known = {*TOOLS, *PROMPTS, *EDITS, "base_version", "dry_run", "task_id", "unknown_task", "duplicate_task"}
     assert tools <= known, tools - known
     shown = re.findall(r'^ +(\{"op".*?\})(?: {3}|$)', texts["edit_plan"], re.MULTILINE)
-    assert {edit_from_json(json.loads(example)).op for example in shown} == set(EDITS) - {
+    assert {edits_from_json([json.loads(example)])[0].op for example in shown} == set(EDITS) - {
         "remove_taint"
     }  # only a person does that
     lines = texts["write_plan"].splitlines()

@@ -166,13 +166,15 @@ async def test_many_edits_of_two_clients_are_each_applied_once() -> None:
 
         async def edit(client: Client, name: str) -> Any:
             task = {"id": name, "shell": "true"}
-            after = {"op": "add_dependency", "source": "c", "target": name}
-            return await call(client, "edit_plan", plan="nightly", edits=[{"op": "add_task", "task": task}, after])
+            add = {"op": "add_task", "task": {**task, "after": {"c": "completion"}}}
+            return await call(client, "edit_plan", plan="nightly", edits=[add])
 
         done = await asyncio.gather(*(edit((ann, bob)[n % 2], f"t{n}") for n in range(20)))
         assert sorted(accepted["version"] for accepted in done) == list(range(1, 21))
         document = await call(ann, "read_plan", plan="nightly")
         assert {node["id"] for node in document["tasks"]} == {"a", "b", "c", *(f"t{n}" for n in range(20))}
+        edges = [(edge["source"], edge["target"], edge["on"]) for edge in document["dependencies"]]
+        assert {("c", f"t{n}", "completion") for n in range(20)} < set(edges)
 
 
 # -- cycles ------------------------------------------------------------------------------------------------------------

@@ -179,6 +179,8 @@ WORDS = frozenset(
         "id",
         "name",
         "key",
+        "issue",
+        "held_since",
         "run",
         "task",
         "tasks",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
+import jsonschema
 import pytest
 
 from asterism import Constellation, EditEvent, Task
@@ -59,6 +61,25 @@ async def test_violations_go_back_to_the_model_until_it_is_right():
     assert "edit 0" in again
     assert "edit 1" in again
     assert [event.kind for event in seen if event.kind.startswith("edit_")] == ["edit_rejected", "edit_applied"]
+
+
+@pytest.mark.parametrize("after", [{"test": "failure"}, {"test": {"on": "failure", "handled": True}}])
+async def test_a_model_adds_a_task_with_the_tasks_before_it(after: dict[str, Any]):
+    repair = [{"op": "add_task", "task": {**add("test-2")[0]["task"], "after": after}}, *REPAIR[2:]]
+    asked = scripted(repair)
+    result, _ = await run(asked)
+    assert (result["test-2"].status, result["publish"].status, len(asked.asked)) == ("completed", "completed", 1)
+    [answer] = [tool for tool in asked.asked[0].tools if tool.name == "answer"]
+    jsonschema.validate({"edits": repair, "reason": ""}, dict(answer.schema))
+    assert "after" in answer.schema["properties"]["edits"]["items"]["anyOf"][0]["properties"]["task"]["properties"]
+
+
+async def test_a_model_changes_no_dependencies_by_an_update():
+    change = {"op": "update_task", "task_id": "publish", "changes": {"after": ["build"]}}
+    asked = scripted([change], [])
+    await run(asked)
+    [told] = [message["text"] for message in asked.asked[1].messages if "tool" in message]
+    assert told.startswith("this call cannot be read: ValueError: edit 0: a task has no field after here")
 
 
 async def test_a_model_adds_no_groups():

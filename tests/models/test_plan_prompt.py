@@ -189,7 +189,7 @@ def full_plan(count=0):
 def test_a_task_that_is_named_is_shown_with_all_its_fields():
     text = task_list(ConstellationView(full_plan()), ["build"])
     fields = json.loads(text.partition("\n")[2])
-    assert fields == {**FULL, "after": [{"source": "first", "on": "failure", "handled": True}]}
+    assert fields == {**FULL, "after": {"first": {"on": "failure", "handled": True}}}
     assert "<lambda>" in task_list(ConstellationView(full_plan()), ["first"])
 
 

@@ -347,7 +347,7 @@ TOOLS: Mapping[str, McpTool] = {
 EDIT_SCHEMA: JsonObject = {
     "type": "object",
     "description": (
-        'One edit: {"op": "add_task", "task": {"id": "lint", "argv": ["ruff", "check"]}}, '
+        'One edit: {"op": "add_task", "task": {"id": "lint", "argv": ["ruff", "check"], "after": ["build"]}}, '
         '{"op": "remove_task", "task_id": "lint", "dependents": "bridge"}, '
         '{"op": "update_task", "task_id": "lint", "changes": {"timeout": 60}}, '
         '{"op": "add_dependency", "source": "a", "target": "b", "on": "success"}, '

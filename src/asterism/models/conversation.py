@@ -16,7 +16,7 @@ from asterism.base.text import shorten
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
+from asterism.core.plan.edits import Edit, EditBatch, edits_from_json
 from asterism.core.plan.task import JOINS, OUTCOMES, Priority
 from asterism.durable.editor_budget import edits_key
 from asterism.models.cassette import Exchange
@@ -63,7 +63,11 @@ def _edit(op: str, fields: dict[str, Any], required: list[str]) -> dict[str, Any
     return {"type": "object", "properties": {"op": {"const": op}, **fields}, "required": ["op", *required]}
 
 
-_TASK = {"type": "object", "properties": {"id": _TEXT, **TASK_FIELDS}, "required": ["id"]}
+_AFTER = {
+    "description": "ids of the tasks before it, or an object: id to outcome, or to {on, when, handled}",
+    "anyOf": [_WORDS, {"type": "object", "additionalProperties": {"anyOf": [{"enum": list(OUTCOMES)}, _OBJECT]}}],
+}
+_TASK = {"type": "object", "properties": {"id": _TEXT, **TASK_FIELDS, "after": _AFTER}, "required": ["id"]}
 _CHANGES = {"type": "object", "properties": TASK_FIELDS}
 _EDGE = {"source": _TEXT, "target": _TEXT, "on": {"enum": list(OUTCOMES)}, "when": _TEXT, "handled": _HANDLED}
 
@@ -98,7 +102,7 @@ def batch_from_answer(arguments: Any) -> EditBatch:
         _check_characters(number, edit)
     reason = arguments.get("reason", "")
     text = reason.encode(errors="replace").decode() if isinstance(reason, str) else ""
-    return EditBatch(tuple(map(edit_from_json, arguments["edits"])), reason=text)
+    return EditBatch(edits_from_json(arguments["edits"]), reason=text)
 
 
 def _check_characters(number: int, edit: Any) -> None:
@@ -115,10 +119,9 @@ def _check_characters(number: int, edit: Any) -> None:
 def _check_fields(number: int, edit: Any) -> None:
     """Raises ValueError if an edit has fields of a task that are not for a model."""
     edit_fields = edit if isinstance(edit, dict) else {}
-    for task_fields in (edit_fields.get("task"), edit_fields.get("changes")):
-        unknown = (
-            set(task_fields) - TASK_FIELDS.keys() - COPIED_FIELDS - {"id"} if isinstance(task_fields, dict) else ()
-        )
+    for task_fields, own in ((edit_fields.get("task"), {"id", "after"}), (edit_fields.get("changes"), {"id"})):
+        known = TASK_FIELDS.keys() | COPIED_FIELDS | own
+        unknown = set(task_fields) - known if isinstance(task_fields, dict) else ()
         if unknown:
             words = f"a task has no field {', '.join(sorted(unknown))} here"
             raise ValueError(f"edit {number}: {words}; the fields are {', '.join(TASK_FIELDS)}")

@@ -36,7 +36,7 @@ _NAMES = frozenset(
     (
         *("device", "assigned_to", "assigned_by", "pinned", "avoid", "declined", "scores", "created_by", "owner"),
         *("last_owner", "coordinator", "host", "peer", "by", "author", "answered_by", "applied_by", "claimed_by"),
-        *("decided_by", "wished_by"),
+        *("decided_by", "wished_by", "holder"),
     )
 )
 """The fields of documents that name devices: as a text, as a list, or as the keys of an object. Those of people may."""
@@ -44,7 +44,7 @@ _NAMES = frozenset(
 _MESSAGES = frozenset(
     {"why", "reason", "reasons", "text", "message", "detail", "error", "held_why", "refused", "advice", "problem"}
     | {"waiting_teardowns", "failed_teardowns", "paused", "cancelled", "cancel_request", "on_hold", "resting"}
-    | {"waits", "waits_for_person", "why_not_promoted", "traceback"}
+    | {"waits", "waits_for_person", "stalled", "why_not_promoted", "traceback"}
 )
 """The fields of documents that are messages of the product, or lists or objects of them."""
 

@@ -282,7 +282,10 @@ def _full_task(task: TaskView, around: Surroundings) -> dict[str, Any]:
         fields["device"] = around.aliases.shown(work.device)
     if task.dependencies:
         edges = [addition_of(edge).dependency.to_json() for edge in task.dependencies]
-        fields["after"] = [{term: value for term, value in edge.items() if term != "target"} for edge in edges]
+        fields["after"] = {
+            edge["source"]: {term: value for term, value in edge.items() if term not in ("source", "target")}
+            for edge in edges
+        }
     return {field: value for field, value in fields.items() if field != "id"}
 
 
