@@ -46,12 +46,14 @@ def test_a_person_lists_claims_and_answers(scene: Scene) -> None:
         assert lines[0].startswith("cycle 1: reviews build, open for ")
         assert lines[1] == "    build completed"
         assert lines[2].startswith("    not claimed; closed in ")
-        assert lines[3] == "Answer one with: asterism plan answer nightly 1 [--add … --remove …]"
+        assert lines[3] == "Claim one to have more time: asterism plan claim nightly 1"
+        assert lines[4] == "Answer one with: asterism plan answer nightly 1 [--add … --remove …]"
         assert scene.ok("plan", "show", "nightly").splitlines()[-1] == (
             "edit cycle 1 is open (reviews build); list with: asterism plan cycles nightly"
         )
         claimed = scene.ok("plan", "claim", "nightly", "1", "--by", "bob", "--lease", "5m")
         assert claimed.startswith("Cycle 1 of plan 'nightly' (reviews build) is claimed by bob for ")
+        assert claimed.endswith("\nAnswer it with: asterism plan answer nightly 1 [--add … --remove …]\n")
         assert scene.json("plan", "cycles", "nightly")[0]["claimed_by"] == "bob"
         other = scene.run("plan", "answer", "nightly", "1", "--by", "eve", "--store", scene.url)
         assert (other.exit_code, "is claimed by 'bob', not by 'eve'" in other.stderr) == (64, True)

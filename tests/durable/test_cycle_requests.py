@@ -215,7 +215,7 @@ async def test_a_person_closes_a_cycle_that_another_editor_has_claimed(stage: St
     await claim_cycle(stage.fleet(), "nightly", 1, who="bob", lease=500.0)
     released = await release_cycle(stage.fleet(), "nightly", 1, "bob hangs", who="eve")
     assert released.id == 1
-    with pytest.raises(CycleGone):
+    with pytest.raises(CycleGone, match="cycle 1 is not open: a person released it"):
         await release_cycle(stage.fleet(), "nightly", 1)
     result = await job
     assert (result.state, sorted(result.values)) == ("completed", ["a", "b"])
@@ -231,5 +231,7 @@ async def test_a_cycle_of_the_command_line_that_nobody_claims_closes_after_30_se
     assert not DONE["b"]
     await asyncio.sleep(3.0)
     assert DONE["b"]
+    with pytest.raises(CycleGone, match="cycle 1 is not open: no editor claimed it in time, and the plan went on"):
+        await claim_cycle(stage.fleet(), "nightly", 1)
     await asyncio.sleep(31.0)
     assert (await job).state == "completed"

@@ -68,6 +68,14 @@ class EditCycle(Record, sparse=("closed_at", "outcome", "cost")):
         return tuple(task_id for task_id, _ in self.ends)
 
 
+_UNANSWERED = {
+    "unclaimed": "no editor claimed it in time",
+    "timeout": "its editor did not answer in time",
+    "released": "a person released it",
+}
+"""How a cycle was closed whose editor may still want to answer."""
+
+
 @dataclass(slots=True, eq=False)
 class AssignmentLock:
     """See the module. Without ``edit_on`` there is no editor: no cycle, no hold."""
@@ -189,7 +197,11 @@ class AssignmentLock:
         try:
             return self.cycles[cycle_id]
         except KeyError:
-            raise CycleGone(f"cycle {cycle_id} is not open: it was answered, timed out, or never existed") from None
+            why = "it was answered, timed out, or never existed"
+            closed = next((cycle for cycle in self.history if cycle.id == cycle_id), None)
+            if closed is not None and closed.outcome in _UNANSWERED:
+                why = f"{_UNANSWERED[closed.outcome]}, and the plan went on without an answer; change it with an edit"
+            raise CycleGone(f"cycle {cycle_id} is not open: {why}") from None
 
     def claim(self, cycle_id: int, who: str, now: float, lease: float) -> EditCycle:
         """Claim a cycle for ``lease`` seconds, or renew the claim. Raises CycleGone or CycleClaimed."""
