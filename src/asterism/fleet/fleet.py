@@ -564,14 +564,14 @@ class Fleet:
 
     async def devices(self) -> list[Session]:
         """Every device that is there, or was lately: the newest session of each. The process of a plan is listed only
-        while it is there."""
+        while it is there, and only if it executes work."""
         newest: dict[str, Session] = {}
         sessions = await self.store.sessions(ended=True)
         for session in sorted(
             sessions, key=lambda session: (session.state == OPEN, session.state == ABROAD, session.joined_at)
         ):
             newest[session.device] = session
-        present = (session for session in newest.values() if not session.is_past_process)
+        present = (session for session in newest.values() if not (session.is_past_process or session.only_runs_plan))
         return sorted(present, key=lambda session: session.device)
 
     @retried

@@ -308,15 +308,16 @@ async def device_scores(fleet: Fleet, workflow: Workflow, run: Run | None = None
     choice = placer.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     scores = []
-    for session in placer.sessions.values():
+    for session in [session for session in placer.sessions.values() if not session.only_runs_plan]:
         refusal = choice.refused.get(session.device)
         parts = placer.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else None)
         scores.append(_score(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
-        if session.state in REACHABLE_STATES and session.device not in placer.sessions:
-            quiet = f"no heartbeat for {format_age(placer.now - session.beat_at)}"
-            scores.append(_score(session.device, None, quiet, chosen=False))
+        quiet = session.device not in placer.sessions and not session.only_runs_plan
+        if session.state in REACHABLE_STATES and quiet:
+            why = f"no heartbeat for {format_age(placer.now - session.beat_at)}"
+            scores.append(_score(session.device, None, why, chosen=False))
     return sorted(scores, key=lambda score: (score.score is None, -(score.score or 0.0), score.device))
 
 

@@ -90,6 +90,11 @@ class Session:
         """Whether it was the process of a plan, and has left: unlike a device it does not come back."""
         return self.state == ENDED and PLAN in self.profile
 
+    @property
+    def only_runs_plan(self) -> bool:
+        """Whether it is the process of a plan that executes no work: no device for people."""
+        return not self.slots and PLAN in self.profile
+
     def loses_after(self, timeout: float) -> float:
         """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts."""
         return min(timeout, self.timeout)
