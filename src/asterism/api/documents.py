@@ -292,6 +292,9 @@ class PlanHead(Document):
     paused: str | None = None
     cancelling: bool = False
     waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 approval waits`.")] = ""
+    stalled: Annotated[
+        str, Doc("What a plan waits for that a process runs and of which no task is executed, such as `3 queued`.")
+    ] = ""
     waiting_edits: Annotated[int, Doc("How many edits, and starts of tasks, wait for a person.")] = 0
     budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False
 

@@ -176,7 +176,7 @@ class StoredConstellation:
 
     def summary(self, head: Head, *, records: int = 0) -> PutPlan:
         """The write of its summary, as it is now, after that of ``head`` and of so many new records."""
-        return summary_of(head, self.plan, self.lock.opened, self.number + records)
+        return summary_of(head, self.plan, self.lock.opened, self.number + records, list(self.lock.cycles))
 
 
 def head_key(name: str) -> str:

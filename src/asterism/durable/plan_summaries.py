@@ -46,7 +46,9 @@ MOST_RUNNING = 100
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def summary_of(head: Head, plan: RecordedConstellation, cycles: int, record: int) -> PutPlan:
+def summary_of(
+    head: Head, plan: RecordedConstellation, cycles: int, record: int, open_cycles: Sequence[int] = ()
+) -> PutPlan:
     """The write of the summary of a plan as it is now; after that of its head. ``cycles`` is how many edit cycles were
     opened, ``record`` the number of the last record of the journal."""
     running = None if len(plan.running) > MOST_RUNNING else running_tasks(plan)
@@ -69,8 +71,19 @@ def summary_of(head: Head, plan: RecordedConstellation, cycles: int, record: int
         "file": head.file,
         "tags": list(head.tags),
         "record": record,
+        "waits": "" if plan.running else _waits(plan, open_cycles),
     }
     return PutPlan(head.name, str(plan.state), {"state": str(plan.state), **summary})
+
+
+def _waits(plan: RecordedConstellation, open_cycles: Sequence[int]) -> str:
+    """What a plan waits for of which no task runs, in a word. A task that needs approval is counted elsewhere."""
+    kinds = {kind for node in plan.nodes.values() if node.awaits for kind in node.task.wait_for or ()}
+    words = [f"edit cycle {cycle} is open" for cycle in open_cycles[:1]]
+    return ", ".join([*words, *(word for kind, word in _WORLD.items() if kind in kinds)])
+
+
+_WORLD = {"event": "waits for an event", "until": "waits for a time", "plan": "waits for another plan"}
 
 
 def running_tasks(plan: RecordedConstellation) -> list[tuple[str, int, bool]]:
@@ -113,6 +126,9 @@ class PlanSummary:
     tags: Sequence[str]
     record: int = field(compare=False)
     """The last record of the journal that it includes."""
+
+    waits: str = ""
+    """What it waits for, if no task runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +186,20 @@ class ListedPlan:
     def budget_spent(self) -> bool:
         """Whether the budget of its editor holds the plan."""
         return self.budget_held and not self.summary.closed
+
+    @property
+    def stalled(self) -> str:
+        """What a plan waits for that a process runs, and of which no task is executed, such as ``3 queued``; empty if
+        one is."""
+        counts = self.counts
+        if (
+            self.state_name != ConstellationState.EXECUTING
+            or self.paused is not None
+            or counts.keys() & {STARTING, RUNNING}
+        ):
+            return ""
+        queued = f"{counts[QUEUED]:,} queued" if QUEUED in counts else ""
+        return ", ".join(filter(None, [queued, self.summary.waits, self.waits_for_person]))
 
     @property
     def waits_for_person(self) -> str:

@@ -255,7 +255,7 @@ async def explain_plan(fleet: Fleet, name: str, hints: Hints = no_hints) -> Plan
             alike.setdefault((str(node.status), *_requirements(node)), []).append(node)
     causes: dict[tuple[str, ...], PlanCause] = {}
     for group in list(alike.values())[:MOST_CAUSES]:
-        why = await explain_task(fleet, name, group[0].id, hints)
+        why = await explain_task(fleet, name, group[-1].id, hints)  # the first may have begun since the plan was read
         texts = tuple(reason.text for reason in why.reasons)
         held = {node.id for node in descendants(*group) if node.status not in TERMINAL}
         known = causes.get(texts)

@@ -8,8 +8,8 @@ import { RecentEnds, recentOf } from "./recent_ends.js";
 import { html, useState } from "./ui.js";
 import { clock, duration, plural, words } from "./words.js";
 
-// What a person has to decide.
-const attention = (plan) => [plan.waiting_edits ? `${plural(plan.waiting_edits, "approval")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
+// That nothing moves, and why; or what a person has to decide.
+const attention = (plan) => plan.stalled ? [`nothing moves: ${plan.stalled}`] : [plan.waiting_edits ? `${plural(plan.waiting_edits, "approval")} wait${plan.waiting_edits === 1 ? "s" : ""}` : "", plan.budget_spent ? "budget spent" : ""].filter(Boolean);
 
 export function PlansView({ fleet }) {
   return may("list_plans") ? html`<${PlanList} fleet=${fleet} />` : html`<${OwnPlans} />`;
