@@ -192,8 +192,10 @@ def test_the_rate_has_a_unit_that_people_can_read(rate: float | None, left: floa
     assert lines[0] == "films  44 % of 50 runs: 10 completed, 12 failed, 8 running, 20 waiting"
     assert lines[1].strip() == text
     assert lines[3] == "Failed, the newest"
+    assert lines[6] == "  and 11 more; list them with: asterism runs list --batch films --status failed"
     assert "\x1b" not in "".join(lines)
-    assert progress_line(batch) == f"films  44 % of 50 runs: 10 completed, 12 failed, 8 running, 20 waiting; {text}"
+    told = text.partition(", ")[2] or "no run has ended yet"
+    assert progress_line(batch) == f"films  44 % of 50 runs: 10 completed, 12 failed, 8 running, 20 waiting; {told}"
 
 
 def test_who_waits_for_a_batch_reads_how_far_it_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

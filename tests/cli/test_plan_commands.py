@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -166,6 +167,16 @@ def test_show_draws_a_plan_with_its_states(scene: Scene) -> None:
     assert tasks["build"]["reason"].startswith("CommandFailed: ")
     assert tasks["test"]["after"] == {"build": "success"}
     assert scene.run("plan", "show", "nightly", "--json", "--mermaid").exit_code == 64
+    rows = list(csv.DictReader(scene.ok("plan", "show", "nightly", "--csv").splitlines()))
+    assert [(row["id"], row["status"], row["attempts"]) for row in rows] == [
+        ("build", "failed", "1"),
+        ("test", "cancelled", "0"),
+    ]
+    assert rows[0]["reason"].startswith("CommandFailed: ")
+    assert float(rows[0]["ended_at"]) - float(rows[0]["started_at"]) == pytest.approx(float(rows[0]["took"]), abs=0.01)
+    assert len(scene.ok("plan", "show", "nightly", "--csv", "--failed").splitlines()) == 2
+    refused = scene.run("plan", "show", "nightly", "--csv", "--json")
+    assert (refused.exit_code, "--csv has a row for each task" in refused.stderr) == (64, True)
 
 
 def test_why_names_what_holds_a_task(scene: Scene) -> None:

@@ -25,6 +25,8 @@ from asterism import (
 )
 from asterism.cli.plan.plan_live_view import OutputTail, Progress, frame, watched
 from asterism.cli.screen import Screen
+from asterism.core.plan.folded_groups import LARGE
+from asterism.core.plan.status import COMPLETED
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time
 
@@ -445,3 +447,54 @@ async def test_lines_tell_of_each_hundredth_of_a_large_group_and_of_its_failures
     assert "load: 1 failed, 3 completed of 200" in lines
     assert "load: 1 failed, 199 completed of 200" in lines
     assert [line.split()[:2] for line in lines if line.startswith("load[")] == [["load[0]", "failed"]]
+
+
+def test_what_has_no_room_is_counted() -> None:
+    plan = Constellation("wide")
+
+    async def look() -> None:
+        await asyncio.sleep(1.0)
+        if not scene.pictures:
+            await scene.picture(height=14)
+
+    for number in range(4):
+        plan.add(Task(f"t{number}", call=look))
+    for number in range(6):
+        plan.add(Task(f"ready{number}", call=look, needs={f"tool{number}"}))
+        plan.add(Task(f"later{number}", call=look), f"ready{number}")
+    devices = [LocalDevice(f"lab{number}", can={f"tool{number}"}) for number in range(6)]
+    scene = Scene(plan, devices, concurrency=2)
+    scene.run()
+    waiting = line_with(" more ", scene.pictures[0])
+    named = [line for line in scene.pictures[0] if " task" in line.partition("  ready")[0] and "  ready" in line]
+    assert " ".join(waiting.split()) == f"○ {14 - sum(int(line.split()[1]) for line in named)} more pending"
+
+
+def test_groups_without_room_are_counted() -> None:
+    plan = Constellation("groups")
+
+    async def look() -> None:
+        if not scene.pictures:
+            await scene.picture(height=9)
+
+    for group in range(9):
+        elements = [f"g{group}[{number}]" for number in range(LARGE + 1)]
+        for element in elements:
+            plan.add(Task(element, call=look))
+        plan.add(Task(f"g{group}", foreach={"of": elements}), dict.fromkeys(elements, "completion"))
+    scene = Scene(plan, [LocalDevice("laptop")])
+    scene.run()
+    lines = scene.pictures[0]
+    shown = sum(line.lstrip("○◐◌ ").startswith("g") and ":" in line for line in lines)
+    assert " ".join(line_with(" more groups", lines).split()) == f"○ {9 - shown} more groups"
+
+
+def test_the_time_left_is_unknown_while_nothing_runs() -> None:
+    plan = Constellation("waits")
+    plan.add(Task("one", call=nothing))
+    plan.add(Task("paid", wait_for={"until": "2100-01-01T00:00+00:00"}), "one")
+    progress = Progress(Orchestrator(), plan, PlanMask(plan))
+    plan.begin(0.0)
+    plan.start(plan.node("one"), "laptop", 0.0)
+    plan.finish(plan.node("one"), COMPLETED, 1.0)
+    assert drawn(progress, 2.0)[0].endswith("  2.0 s  50 %")

@@ -62,7 +62,7 @@ def test_a_person_finds_a_task_and_edits_the_plan_with_the_keyboard_alone(browse
         page.get_by_role("button", name="Apply").press("Enter")
         page.locator(".composer").wait_for(state="detached")
         page.locator("[data-box=smoke].mark-added").wait_for()
-        assert "smoke" in scene.plan
+        assert [edge.source for edge in scene.plan["smoke"].dependencies] == ["package"]
         assert all(place == places.get(name, place) for name, place in boxes(page) if name != "smoke")
 
 

@@ -15,7 +15,7 @@ import click
 
 from asterism.api.documents import PlanTask, read_pages
 from asterism.api.plan_operations import MOST_FILES, MOST_PLANS, MOST_TASKS, STATES
-from asterism.base.text import clean, clean_lines, masked_urls, plural
+from asterism.base.text import clean, clean_lines, echo_data, masked_urls, plural
 from asterism.cli.cli_context import (
     Answer,
     CommandGroup,
@@ -36,6 +36,7 @@ from asterism.cli.cli_context import (
     with_fleet,
     with_system,
 )
+from asterism.cli.csv_table import csv_text
 from asterism.cli.editor_options import (
     MODEL_VARIABLE,
     allow_imports,
@@ -138,15 +139,27 @@ async def list_(
 @plan.command()
 @drawing_options
 @option("--failed", "List only the tasks that failed, with the reasons.")
+@option("--csv", "Print a table of the tasks in CSV instead.", to="as_csv")
 @option("--open GROUP", "Draw the elements of this large group (repeatable).", to="opened", multiple=True)
 @on_system()
 def show(
-    name: str, svg_path: str | None, as_mermaid: bool, failed: bool, opened: tuple[str, ...], as_json: bool
+    name: str,
+    svg_path: str | None,
+    as_mermaid: bool,
+    failed: bool,
+    as_csv: bool,
+    opened: tuple[str, ...],
+    as_json: bool,
 ) -> Any:
     """Draw a plan as it is now, with the states of its tasks.
 
-    A foreach of more than 100 elements is one task with counts."""
+    A foreach of more than 100 elements is one task with counts. In CSV it has a row for each element, times are seconds
+    since 1970, and a ' is put before a text that a spreadsheet would calculate."""
     check_drawing_options(svg_path, as_mermaid, as_json)
+    if as_csv and (svg_path is not None or as_mermaid or as_json or opened):
+        raise click.UsageError(
+            "--csv has a row for each task; give none of --svg, --mermaid, --json and --open with it."
+        )
     if failed and (svg_path is not None or as_mermaid):
         raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
 
@@ -158,23 +171,37 @@ def show(
         if as_mermaid or svg_path is not None:
             await draw_stored(system, name, svg_path, as_mermaid, opened=opened)
             return
-        failures: list[PlanTask] = []
-        if failed:
-            failures = (await read_pages(system.list_tasks, 0, MOST_TASKS, plan=name, status="failed")).items
+        tasks: list[PlanTask] = []
+        if failed or as_csv:
+            status = "failed" if failed else ""
+            tasks = (await read_pages(system.list_tasks, 0, MOST_TASKS, plan=name, status=status)).items
+        if as_csv:
+            echo_data(csv_text([TASK_COLUMNS, *map(_cells, tasks)]))
+            return
         shown = await system.show_plan(name, tasks=as_json and not failed, results=as_json)
         if as_json:
-            print_json(failures if failed else shown)
+            print_json(tasks if failed else shown)
             return
         if failed:
-            print_lines(lambda width: failure_lines(failures))
+            print_lines(lambda width: failure_lines(tasks))
         else:
             await draw_stored(system, name, None, False, opened=opened)
         screen, state = Screen(), status_lines(shown, command_at(system.url, "resume", name))
         stalled = stalled_line(await system.explain_plan(name)) if shown.state == "executing" else ""
-        for line in ["", *state, *review_lines(shown, same_system(system.url)), *filter(None, [stalled])]:
+        for line in ["", *state, *filter(None, [stalled]), *review_lines(shown, same_system(system.url))]:
             screen.say(line)
 
     return read
+
+
+TASK_COLUMNS = ("id", "group", "status", "device", "attempts", "started_at", "ended_at", "took", "reason")
+
+
+def _cells(task: PlanTask) -> list[Any]:
+    began = task.started_at if task.attempt is None else task.attempt.begun_at
+    took = None if began is None or task.ended_at is None else round(task.ended_at - began, 3)
+    cells = {"status": task.phase or task.status, "started_at": began, "took": took}
+    return [cells[name] if name in cells else getattr(task, name) for name in TASK_COLUMNS]
 
 
 @plan.command()
@@ -707,12 +734,13 @@ async def cycles(system: System, name: str) -> Answer:
 async def claim(system: System, name: str, cycle: int, lease: float, who: str | None, timeout: float) -> Answer:
     """Claim an open edit cycle, so that no other editor answers it.
 
-    Claim it again to renew the claim. After its --lease other editors may claim it. The plan does not wait for longer
-    than its edit timeout, whether the cycle is claimed or not."""
-    from asterism.cli.plan.plan_views import claimed_line
+    A cycle that nobody claims within 30 s is closed without an answer. Claim it again to renew the claim. After its
+    --lease other editors may claim it. The plan does not wait for longer than its edit timeout, whether the cycle is
+    claimed or not."""
+    from asterism.cli.plan.plan_views import claimed_lines
 
     claimed = await system.claim_cycle(name, cycle, lease, who, timeout)
-    return Answer(claimed, claimed_line(name, claimed, lease))
+    return Answer(claimed, claimed_lines(name, claimed, lease, same_system(system.url)))
 
 
 @plan.command()

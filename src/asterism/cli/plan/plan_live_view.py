@@ -631,12 +631,14 @@ def _heading(progress: Progress, now: float) -> Text:
 
 
 def _ahead(progress: Progress, took: float) -> str:
-    """How much of a plan is done, and the time left if the other tasks take as long; empty at its beginning and end."""
+    """How much of a plan is done, and the time left if the other tasks take as long; empty at its beginning and end.
+    While nothing runs, the time left is unknown."""
     plan = progress.plan
     ended, total = sum(plan.counts[status] for status in TERMINAL), len(plan)
     if not 0 < ended < total:
         return ""
-    return f"  {100 * ended // total} %, about {format_duration(took * (total - ended) / ended)} left"
+    left = f", about {format_duration(took * (total - ended) / ended)} left" if progress.running_count else ""
+    return f"  {100 * ended // total} %{left}"
 
 
 def _bar(progress: Progress, width: int) -> Text:
@@ -659,10 +661,13 @@ def _bar(progress: Progress, width: int) -> Text:
 def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     """Running tasks first, then pending ones with their holders, then the latest ends. If there is no room for all
     pending tasks, there is a line for each holder."""
-    heads = progress.group_counts(room)
+    heads = progress.group_counts(len(progress.plan))
+    if len(heads) >= room:
+        grid = _grid(heads[: room - 1] if len(heads) > room else heads)
+        if len(heads) > room:
+            _line(grid, "pending", plural(len(heads) - room + 1, "more group"), "", "")
+        return grid
     room -= len(heads)
-    if room <= 0:
-        return _grid(heads)
     running, ended = progress.shown_running(room + 1), progress.ended_nodes(room)
     share = max(1, room // 4)
     pending, groups = _pending(progress, max(share, room - len(running) - min(share, len(ended))))
@@ -673,18 +678,24 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
         some_running = some_running[:-1]
         left = progress.running_count - len(some_running) - sum(counts.get(str(RUNNING), 0) for _, counts in heads)
     lines = len(some_running) + (left > 0)
-    pending, groups = pending[: max(share, room - lines - min(share, len(ended)))], groups[: max(0, room - lines)]
-    some_ended = ended[: max(0, room - lines - len(pending) - len(groups))]
+    pending, some_groups = pending[: max(share, room - lines - min(share, len(ended)))], groups[: max(0, room - lines)]
+    unnamed = 0
+    if len(some_groups) < len(groups):
+        some_groups = some_groups[:-1]
+        unnamed = sum(group.count for group in groups[len(some_groups) :])
+    some_ended = ended[: max(0, room - lines - len(pending) - len(some_groups) - (unnamed > 0))]
     grid = _grid(heads)
     for node in some_running:
         device, since = progress.place_of(node)
         _row(grid, node, "running", _run_word(node), _seconds(now - since), "", device)
     if left > 0:
         _line(grid, "running", f"{left:,} more", "running", "")
-    for group in groups:
+    for group in some_groups:
         first = f": {names(group.first, group.count)}" if group.first else ""
         look = "waiting" if group.word == "waiting" else "pending"
         _line(grid, look, plural(group.count, "task"), group.word, f"{group.holder}{first}")
+    if unnamed and lines + len(some_groups) < room:
+        _line(grid, "pending", f"{unnamed:,} more", "pending", "")
     for node in pending:
         word, why = progress.holder(node)
         _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)

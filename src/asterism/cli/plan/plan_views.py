@@ -37,7 +37,8 @@ _LOOKS = {
 
 def _state_cell(plan: documents.PlanSummary, now: float) -> Text:
     state = Text(plan.state_text, tone(_LOOKS.get(plan.state_text, plan.state_text)))
-    return state.append(f", {plan.waits_for_person}", tone("waiting")) if plan.waits_for_person else state
+    waits = f"nothing moves: {plan.stalled}" if plan.stalled else plan.waits_for_person
+    return state.append(f", {waits}", tone("waiting")) if waits else state
 
 
 def _heard_cell(plan: documents.PlanSummary, now: float) -> str:
@@ -297,8 +298,10 @@ def cycle_lines(name: str, cycles: documents.Cycles, store: str = "") -> Iterato
             yield Text(f"    the answer of approval {refusal.approval} was refused by {clean(refusal.by)}{reason}")
         yield Text(f"    {_reviewer(cycle, cycles.answered_by, now)}", style=DIM)
     if cycles.answered_by is not None:
-        answer = f"asterism plan answer {clean(name)} {cycles.items[0].id}{store}"
-        yield Text(f"Answer one with: {answer} [--add … --remove …]")
+        at = f"{clean(name)} {cycles.items[0].id}{store}"
+        if any(cycle.claimed_by is None and cycle.expires_at is not None for cycle in cycles.items):
+            yield Text(f"Claim one to have more time: asterism plan claim {at}")
+        yield Text(f"Answer one with: asterism plan answer {at} [--add … --remove …]")
     else:
         yield Text(f"No process answers. Resume the plan with: asterism resume {clean(name)}{store}")
 
@@ -320,11 +323,12 @@ def _reviewer(cycle: documents.CycleDetails, by: str | None, now: float) -> str:
     return f"claimed by {clean(cycle.claimed_by)}{lease}{until}"
 
 
-def claimed_line(name: str, cycle: documents.CycleDetails, lease: float) -> str:
-    """``lease`` is for how many seconds it was claimed."""
+def claimed_lines(name: str, cycle: documents.CycleDetails, lease: float, store: str = "") -> str:
+    """``lease`` is for how many seconds it was claimed; ``store`` ends the command that is advised."""
     return (
         f"Cycle {cycle.id} of plan {clean(name)!r} ({_subject(cycle)}) is claimed by {clean(cycle.claimed_by or '')} "
-        f"for {format_duration(lease)}, at version {cycle.version}."
+        f"for {format_duration(lease)}, at version {cycle.version}.\n"
+        f"Answer it with: asterism plan answer {clean(name)} {cycle.id}{store} [--add … --remove …]"
     )
 
 

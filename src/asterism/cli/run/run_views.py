@@ -379,6 +379,9 @@ def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
         on = f" on {clean(failure.device)}" if failure.device is not None else ""
         yield from wrapped(f"{short(failure.id)} ({failure.label}){on}: {failure.error}", width, "  ")
         yield from (Text(f"    {clean(line)}", DIM) for line in failure.tail.splitlines())
+    if batch.failures and batch.failed > len(batch.failures):
+        every = f"asterism runs list --batch {clean(batch.name)} --status failed"
+        yield Text(f"  and {batch.failed - len(batch.failures):,} more; list them with: {every}")
     if batch.failed:
         yield Text()
         yield Text(f"Run them again with: asterism batch retry {clean(batch.name)} --failed", DIM)
@@ -386,7 +389,8 @@ def batch_lines(batch: BatchDetails, width: int | None) -> Iterator[Text]:
 
 def progress_line(batch: BatchDetails) -> str:
     """How far a batch has come that has not ended."""
-    return f"{clean(batch.name)}  {_batch_counts(batch)}; {_forecast(batch)}"
+    left = "no run has ended yet" if batch.rate is None else _time_left(batch)
+    return f"{clean(batch.name)}  {_batch_counts(batch)}; {left}"
 
 
 def _batch_counts(batch: BatchDetails) -> str:
@@ -397,7 +401,11 @@ def _batch_counts(batch: BatchDetails) -> str:
 def _forecast(batch: BatchDetails) -> str:
     if batch.rate is None:
         return "No run has ended yet."
-    return f"{_pace(batch.rate)}, about {format_age(batch.time_left)} left"
+    return f"{_pace(batch.rate)}, {_time_left(batch)}"
+
+
+def _time_left(batch: BatchDetails) -> str:
+    return f"about {format_age(batch.time_left)} left"
 
 
 def _pace(rate: float) -> str:

@@ -510,7 +510,7 @@ async def wait_batch(system: System, name: str) -> Answer:
     was cancelled."""
     from asterism.cli.run.run_views import progress_line
 
-    told, details = 0, await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
+    told, details = -1, await ask_again(partial(system.wait_batch, name, TOLD_EVERY))
     while not details.ended:
         if (ended := details.completed + details.failed + details.cancelled) != told:
             note(progress_line(details))
