@@ -293,7 +293,8 @@ class PlanHead(Document):
     cancelling: bool = False
     waits_for_person: Annotated[str, Doc("What a person has to decide, such as `1 approval waits`.")] = ""
     stalled: Annotated[
-        str, Doc("What a plan waits for that a process runs and of which no task is executed, such as `3 queued`.")
+        str,
+        Doc("Why nothing moves while a process runs the plan, such as `3 queued`; empty if a task is executed."),
     ] = ""
     waiting_edits: Annotated[int, Doc("How many edits, and starts of tasks, wait for a person.")] = 0
     budget_spent: Annotated[bool, Doc("Whether the budget of its editor is spent, and holds the plan.")] = False

@@ -77,7 +77,7 @@ def summary_of(
 
 
 def _waits(plan: RecordedConstellation, open_cycles: Sequence[int]) -> str:
-    """What a plan waits for of which no task runs, in a word. A task that needs approval is counted elsewhere."""
+    """What the plan waits for if no task runs, in a word. A task that needs approval is counted elsewhere."""
     kinds = {kind for node in plan.nodes.values() if node.awaits for kind in node.task.wait_for or ()}
     words = [f"edit cycle {cycle} is open" for cycle in open_cycles[:1]]
     return ", ".join([*words, *(word for kind, word in _WORLD.items() if kind in kinds)])
@@ -189,8 +189,7 @@ class ListedPlan:
 
     @property
     def stalled(self) -> str:
-        """What a plan waits for that a process runs, and of which no task is executed, such as ``3 queued``; empty if
-        one is."""
+        """Why nothing moves while a process runs the plan, such as ``3 queued``; empty if a task is executed."""
         counts = self.counts
         if (
             self.state_name != ConstellationState.EXECUTING
