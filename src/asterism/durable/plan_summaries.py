@@ -51,7 +51,7 @@ def summary_of(
 ) -> PutPlan:
     """The write of the summary of a plan as it is now; after that of its head. ``cycles`` is how many edit cycles were
     opened, ``record`` the number of the last record of the journal."""
-    running = None if len(plan.running) > MOST_RUNNING else running_tasks(plan)
+    running = None if len(plan.running) > MOST_RUNNING else list(map(list, running_tasks(plan)))
     summary = {
         "version": plan.version,
         "tasks": len(plan.nodes),
