@@ -29,7 +29,7 @@ from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.store.protocol import Query
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, left, task
+from tests.durable.durable_scenes import DONE, Line, Stage, behind, chain, left, task
 
 
 @pytest.mark.virtual_time
@@ -615,3 +615,43 @@ async def test_a_plan_of_decorated_functions_is_stored_and_continued(
     assert result["work"].value == 7
     again = await stage.orchestrator().retry("nightly", from_tasks=["work"])
     assert (again["work"].value, again["work"].attempts) == (7, 2)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("timeout", "begun"), [(None, 1), (12.0, 2)])
+async def test_own_work_of_a_process_outlasts_its_plan_in_an_outage(
+    stage: Stage, timeout: float | None, begun: int
+) -> None:
+    """Another process may take the plan over after 15 s. The work that the process does has the timeout of its run."""
+    await stage.device("hub", slots=0)
+    line = Line(stage)
+    plan = Constellation("nightly")
+    plan.add(task("a", "in_order", heartbeat_timeout=timeout))
+    running = stage.spawn(behind(stage, line, "there").run(plan))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(10.0)
+    line.cut = True
+    await asyncio.sleep(25.0)
+    line.cut = False
+    await asyncio.sleep(60.0)
+    assert len(durable_work.BEGUN) == begun
+    durable_work.gate("a").set()
+    assert (await running).state == "completed"
+    [run] = await stage.store.find(Query())
+    assert len(run.previous) == begun - 1
+
+
+@pytest.mark.virtual_time
+async def test_own_work_of_a_process_that_died_goes_to_the_next_one_on_its_machine_at_once(stage: Stage) -> None:
+    line = Line(stage)
+    first = stage.spawn(behind(stage, line).run(chain("a", call="in_order")))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(5.0)
+    line.cut = True
+    first.cancel()
+    died = stage.now()
+    next_one = stage.spawn(stage.orchestrator().run_stored("nightly"))
+    await stage.until(lambda: len(durable_work.BEGUN) == 2)
+    assert stage.now() - died < 5.0
+    durable_work.gate("a").set()
+    assert (await next_one).state == "completed"

@@ -175,7 +175,7 @@ async def staged(*, blind: bool = False) -> list[str]:
         executor = SimExecutor(machine, checker, chance)
         agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **times)
         if blind:
-            agent.worker._lease = BlindLease(machine, interval=3.0, timeout=10.0, grace=0.5)
+            agent.worker._lease = BlindLease(machine, agent.session, interval=3.0, grace=0.5)
             agent.worker._lease.__dict__ = agent.lease.__dict__  # one state, two views
         line.session = agent.session.id
         return asyncio.create_task(agent.run())

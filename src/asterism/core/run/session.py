@@ -96,8 +96,9 @@ class Session:
         return not self.slots and PLAN in self.profile
 
     def loses_after(self, timeout: float) -> float:
-        """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts."""
-        return min(timeout, self.timeout)
+        """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts. The
+        timeout of the process of a plan is about the plan: another process may take that over, and its work lasts."""
+        return timeout if "@" in self.device else min(timeout, self.timeout)
 
     @property
     def room(self) -> int:

@@ -130,13 +130,13 @@ class DeviceAgent:
             session, self._coordinator, self.draining, labels=shown, hands_back=hands_back, measure=measure
         )
         self.health = DeviceHealth(self.connection, name, self._health_changed)
-        self._wire(heartbeat, heartbeat_timeout, grace)
+        self._wire(heartbeat, grace)
         self.session = replaced(session, profile=self._profile())
 
-    def _wire(self, heartbeat: float, timeout: float, grace: float) -> None:
+    def _wire(self, heartbeat: float, grace: float) -> None:
         """Make the lease, and the parts that share it."""
         connection, session = self.connection, self.session
-        self.lease = Lease(connection.clock, interval=heartbeat, timeout=timeout, grace=grace)
+        self.lease = Lease(connection.clock, session, interval=heartbeat, grace=grace)
         self.worker = Worker(
             connection,
             session,

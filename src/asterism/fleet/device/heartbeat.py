@@ -130,7 +130,7 @@ class Heartbeat:
         self.lease.renewed(sent)
         for held in self.worker:
             # a run that is being stopped is killed a moment later: its guard decides if this process is frozen
-            spare = margin(self.lease.timeout_of(held.run), self.lease.grace) / 2
+            spare = margin(self.lease.timeout_of(held.run.timeout), self.lease.grace) / 2
             self.worker.executor.allow(held.run.id, self.lease.remaining(held.run) + spare)
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self._interval)
@@ -171,7 +171,7 @@ class Heartbeat:
             await self.worker.occupied.wait()
             shortest, grace = self.lease.timeout, self.lease.grace
             for held in self.worker:
-                spare = margin(self.lease.timeout_of(held.run), grace)
+                spare = margin(self.lease.timeout_of(held.run.timeout), grace)
                 shortest = min(shortest, spare)
                 left = self.lease.remaining(held.run)
                 if left <= 0.0:

@@ -17,6 +17,7 @@ from itertools import takewhile
 
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
+from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 
 RENEWALS_REMEMBERED = 100
@@ -34,12 +35,11 @@ def margin(timeout: float, grace: float) -> float:
 
 
 class Lease:
-    """``interval`` and ``timeout`` are those of the device itself, ``grace`` is how long its work has to stop. All in
-    seconds."""
+    """``interval`` is that of the device itself, ``grace`` is how long its work has to stop, both in seconds."""
 
-    def __init__(self, clock: Clock, *, interval: float, timeout: float, grace: float) -> None:
-        self._clock = clock
-        self._own_interval, self.timeout, self.grace = interval, timeout, grace
+    def __init__(self, clock: Clock, session: Session, *, interval: float, grace: float) -> None:
+        self._clock, self.timeout_of = clock, session.loses_after
+        self._own_interval, self.timeout, self.grace = interval, session.timeout, grace
         self.renewed_at = clock.time()
         self._renewals: deque[tuple[float, float]] = deque(maxlen=RENEWALS_REMEMBERED)
         self._intervals: dict[float, float] = {}  # those that workflows ask for, and when they last did
@@ -57,17 +57,13 @@ class Lease:
 
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
-    def timeout_of(self, run: Run) -> float:
-        """After how long without a heartbeat the store may take a run away: the shorter of its timeout and ours."""
-        return min(run.timeout, self.timeout)
-
     def remaining(self, run: Run, now: float | None = None) -> float:
         """In how many seconds the device must have stopped work on a run, unless the lease is renewed before. While
         this is positive, the run is certainly this device's. ``now`` is the time by our clock, for a caller that has
         just read it."""
         if now is None:
             now = self._clock.time()
-        timeout = self.timeout_of(run)
+        timeout = self.timeout_of(run.timeout)
         return self.renewed_at + timeout - margin(timeout, self.grace) - now
 
     def unbroken(self, run: Run, since: float) -> bool:
@@ -75,7 +71,7 @@ class Lease:
         timeout may have passed between two heartbeats, even if it has heard of the device again."""
         if not self._renewals or self._renewals[-1][1] < since:
             return True  # the usual case: everything that arrives between two heartbeats
-        timeout = self.timeout_of(run)
+        timeout = self.timeout_of(run.timeout)
         longest = timeout - margin(timeout, self.grace)
         if len(self._renewals) == RENEWALS_REMEMBERED and since < self._renewals[0][0]:
             return False

@@ -175,9 +175,10 @@ SELECT {run_of_runs}, {session_of_sessions}
 FROM sessions JOIN runs ON runs.session = sessions.id
 WHERE sessions.state = 'ended' OR (
     runs.status <> 'assigned'
-    AND sessions.beat_at + least(
-        runs.timeout, substring(sessions.terms from '"timeout":([0-9.e+]+)')::double precision
-    ) < $1
+    AND sessions.beat_at + CASE
+        WHEN strpos(sessions.device, '@') > 0 THEN runs.timeout
+        ELSE least(runs.timeout, substring(sessions.terms from '"timeout":([0-9.e+]+)')::double precision)
+    END < $1
 )
 LIMIT $2
 

@@ -222,8 +222,8 @@ WHERE (
         OR (
             sessions.state <> 'abroad' AND runs.status <> 'assigned'
             AND sessions.beat_at + CASE
-                WHEN json_valid(sessions.terms) THEN min(runs.timeout, json_extract(sessions.terms, '$.timeout'))
-                ELSE runs.timeout
+                WHEN instr(sessions.device, '@') OR NOT json_valid(sessions.terms) THEN runs.timeout
+                ELSE min(runs.timeout, json_extract(sessions.terms, '$.timeout'))
             END < ?
         )
     )
