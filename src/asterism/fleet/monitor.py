@@ -308,8 +308,8 @@ class Monitor:
     # -- assigning runs ------------------------------------------------------------------------------------------------
 
     async def assign_waiting(self, placer: Placer) -> None:
-        """Assign runs that wait to devices with a free slot, by score. When more runs wait than one pass can look at,
-        every device of this store finds enough to take by itself. Devices of peers take nothing here: for them each
+        """Assign runs that wait to devices with a free slot, by score; our own device takes them itself. When more runs
+        wait than one pass can look at, every device of this store finds enough to take by itself. Devices of peers take nothing here: for them each
         pass begins where the last one stopped."""
         idle = {session.state for session in placer.sessions.values() if session.idle}
         if not idle:
@@ -334,6 +334,11 @@ class Monitor:
             run = run.changed(not_before=min(run.not_before, now))
             choice = placer.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
+                continue
+            if choice.owner.device == self.name and self.fleet.local is not None:
+                # our own device may be taking the first of those that wait at this moment: one more would be declined
+                self.fleet.local.wake()
+                placer.record_assignment(self.name)
                 continue
             after = transitions.assign(
                 run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=choice.within
