@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.task import Task
+from asterism.durable.plan_requests import NotAnswered, edit_plan
+from asterism.fleet.fleet import Fleet
 from tests.cli.cli_scenes import heard, read_until, write
 from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
@@ -86,6 +96,68 @@ def test_after_a_sudden_death_resume_does_nothing_again_that_had_finished(scene:
         code, output, errors = ended(process)
     assert code == 0, errors
     assert json.loads(output)["state"] == "completed"
+    assert trace.lines() == ["one", "two", "three"]
+
+
+class Editors:
+    """Two clients that edit a plan, each 50 ms after its last edit. ``added`` are the tasks of acknowledged edits."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self.added, self.busy, self._over = url, set[str](), Event(), Event()
+
+    async def _edit(self, client: int) -> None:
+        async with await Fleet.open(self._url, by=f"client {client}") as fleet:
+            for number in itertools.count():
+                if self._over.is_set():
+                    return
+                name = f"c{client}-{number}"
+                with contextlib.suppress(NotAnswered):  # while the owner that was killed still counts as alive
+                    await edit_plan(fleet, "nightly", EditBatch((AddTask(Task(name, shell="true")),), fleet.by))
+                    self.added.add(name)
+                if len(self.added) > 10:
+                    self.busy.set()
+                await asyncio.sleep(0.05)
+
+    async def _edit_together(self) -> None:
+        async with asyncio.TaskGroup() as clients:
+            for client in range(2):
+                clients.create_task(self._edit(client))
+
+    def stop(self) -> None:
+        self._over.set()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(asyncio.run, self._edit_together())
+            try:
+                assert self.busy.wait(PATIENCE)
+                yield
+            finally:
+                self.stop()
+            job.result(PATIENCE)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_after_a_sudden_death_a_plan_is_resumed_while_clients_edit_it(
+    scene: Scene, engine: str, request: pytest.FixtureRequest
+) -> None:
+    if engine == "postgres":
+        scene.url = scene.env["ASTERISM_STORE"] = request.getfixturevalue("postgres_url")
+    trace = Trace(scene)
+    with scene.process(*trace.words, *QUICK) as process:
+        pids = pids_in(trace.pids)
+        process.kill()
+        process.wait(PATIENCE)
+        assert gone(pids)
+    editors = Editors(scene.url)
+    with editors.at_work(), scene.process("resume", "nightly", "--json") as process:
+        trace.pids.read_text()
+        editors.stop()
+        trace.open()
+        code, output, errors = ended(process)
+    assert code == 0, errors
+    assert set(json.loads(output)["tasks"]) == {"one", "two", "three", *editors.added}
     assert trace.lines() == ["one", "two", "three"]
 
 

@@ -204,7 +204,7 @@ class Faults:
     async def clock_jump(self) -> None:
         if self._chance.random() < 0.4:
             jump = self._chance.choice([-3600.0, -30.0, 8.0, 30.0, 3600.0, 86_400.0])
-            self._world.jump += jump
+            self._world.set_clock(jump)
             self._note(f"the store's clock jumps by {jump:g} s")
             if self._chance.random() < 0.3:  # perhaps while there is no coordinator
                 register = await self._world.store.register("coordinator")

@@ -139,6 +139,10 @@ class FleetWorld(World[FleetLife, Checker]):
         self._watches_every = self.chance.uniform(1.5, 4.0)
         self._person = Fleet(self.store, by="person", chance=self.chance)
 
+    def set_clock(self, jump: float) -> None:
+        """The store's clock jumps by so many seconds."""
+        self.jump += jump
+
     # -- machines ----------------------------------------------------------------------------------------------------
 
     def boot(self, name: str, *, replace: bool = False) -> None:
@@ -442,10 +446,10 @@ class ScheduleWorld(FleetWorld):
 
     async def _set_back(self) -> None:
         """The store's clock is set back, and right again a moment later: ticks come a second time."""
-        self.jump -= 3600.0
+        self.set_clock(-3600.0)
         self.checker.note("the store's clock is set back by an hour")
         await asyncio.sleep(self.chance.uniform(2.0, 10.0))
-        self.jump += 3600.0
+        self.set_clock(3600.0)
         self.checker.note("the store's clock is right again")
 
     async def work(self) -> None:
@@ -514,13 +518,17 @@ class LimitWorld(FleetWorld):
     def __init__(self, seed: int, *, runs: int = 25, **arguments: Any) -> None:
         super().__init__(seed, runs=runs, **arguments)
         self.store.on_grant = self._check_grant
-        self._granted: dict[str, list[tuple[float, float]]] = {}  # by the store's clock, and by the true time
+        self._granted: dict[str, list[float]] = {}
+
+    def set_clock(self, jump: float) -> None:
+        super().set_clock(jump)
+        # if the clock is set back, what has begun in the future counts as begun when a device looks, now or later
+        now = self.store.clock()
+        self._granted = {name: [min(at, now) for at in times] for name, times in self._granted.items()}
 
     def _check_grant(self, run: Run) -> None:
         self.acquisitions += 1
-        now, true_now = self.store.clock(), self.checker.now()
-        # the clock may have been set back: what has begun in the future counts as begun then, and we look now
-        self._granted = {name: [(min(at, now), true) for at, true in times] for name, times in self._granted.items()}
+        now = self.store.clock()
         limits = {name: Limit.from_json(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
         for name, amount in uses_of(run.uses).items():
             limit = limit_for(limits, name)
@@ -529,9 +537,8 @@ class LimitWorld(FleetWorld):
             if limit.size is not None and held > limit.size:
                 self.checker.broken(f"{held} of limit {name} ({limit.size}) are held with run {run.id}")
             if limit.rate is not None:
-                period, known = limit.rate.period, self._granted.setdefault(name, [])
-                times = [(at, true) for at, true in known if now - period <= at and true_now - period <= true]
-                self._granted[name] = [*times, *[(now, true_now)] * amount]
+                times = [at for at in self._granted.setdefault(name, []) if now - limit.rate.period <= at]
+                self._granted[name] = [*times, *[now] * amount]
                 if len(self._granted[name]) > limit.rate.number:
                     self.checker.broken(f"limit {name} let {len(self._granted[name])} begin with run {run.id}")
 
