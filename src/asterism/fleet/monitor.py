@@ -309,8 +309,8 @@ class Monitor:
 
     async def assign_waiting(self, placer: Placer) -> None:
         """Assign runs that wait to devices with a free slot, by score; our own device takes them itself. When more runs
-        wait than one pass can look at, every device of this store finds enough to take by itself. Devices of peers take nothing here: for them each
-        pass begins where the last one stopped."""
+        wait than one pass can look at, every device of this store finds enough to take by itself. Devices of peers take
+        nothing here: for them each pass begins where the last one stopped."""
         idle = {session.state for session in placer.sessions.values() if session.idle}
         if not idle:
             return
