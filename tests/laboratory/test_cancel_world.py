@@ -39,7 +39,7 @@ def test_ablation_the_teardown_of_a_set_up_that_was_only_queued_is_noticed(monke
     monkeypatch.setattr("asterism.durable.fleet_device.was_executed", lambda run: True)
 
     with pytest.raises(Violation, match=r"no device has begun .*, and a device has executed"):
-        simulate(14, world=CancelWorld)
+        simulate(67, world=CancelWorld)
 
 
 @pytest.mark.long
