@@ -595,6 +595,14 @@ class OrphanTests(StoreTests):
         assert await store.orphans(beat_at + TIMEOUT / 4, 10) == []
         assert [run.id for run, _ in await store.orphans(beat_at + TIMEOUT / 4 + 0.001, 10)] == ["r0001"]
 
+    async def test_an_owner_without_a_timeout_of_its_own_shortens_nothing(self, store: Store) -> None:
+        session, patient = a_session(timeout=90.0), replace(FLOW, name="patient", heartbeat_timeout=300.0)
+        await joined(store, session)
+        await added(store, held_by(a_run(1, patient), session, patient))
+        beat_at = (await session_in(store, session.id)).beat_at
+        assert await store.orphans(beat_at + 300.0, 10) == []
+        assert [run.id for run, _ in await store.orphans(beat_at + 300.001, 10)] == ["r0001"]
+
     async def test_the_timeout_of_the_process_of_a_plan_is_not_that_of_its_work(self, store: Store) -> None:
         session = a_session("nightly-1", "nightly@kitchen", timeout=TIMEOUT / 4)
         await joined(store, session)

@@ -30,6 +30,7 @@ from asterism.cli.cli_context import format_clock, print_json, run_interruptible
 from asterism.cli.editor_options import allow_imports, find_device_policy
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import JsonObject
+from asterism.core.run.session import DEFAULT_TIMEOUT
 from asterism.core.run.transitions import attempt_of
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
@@ -62,7 +63,7 @@ class DeviceOptions:
     replace: bool = False
     monitor_every: float | None = 5.0
     heartbeat: float = 30.0
-    heartbeat_timeout: float = 90.0
+    heartbeat_timeout: float = DEFAULT_TIMEOUT
     peers: tuple[str, ...] = ()
     listen: str | None = None
     metrics: ListenAddress | None = None

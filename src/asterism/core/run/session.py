@@ -32,6 +32,9 @@ OPEN, REPLACED, REVOKED, ENDED, ABROAD = "open", "replaced", "revoked", "ended",
 REACHABLE_STATES = (OPEN, ABROAD)
 """The states in which a session may be assigned work."""
 
+DEFAULT_TIMEOUT = 90.0
+"""After how many seconds without a heartbeat a device counts as gone that names no time of its own."""
+
 VIA = "via "
 """How the host of a session begins that a peer announced; the name of the peer follows."""
 
@@ -40,7 +43,6 @@ PLAN = "plan"
 
 RESTING = "resting"
 """The key of the profile under which a device reports why it would hand work back."""
-
 
 PATH = "path of peers"
 """The key of the profile under which a store keeps the path to a device that a peer relayed: the ids of the stores from
@@ -62,7 +64,7 @@ class Session:
     slots: int = 1
     backlog: int = 0
     accepts: str | None = None
-    timeout: float = 90.0
+    timeout: float = DEFAULT_TIMEOUT
     profile: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     revision: int = 1
     state: str = OPEN
@@ -97,8 +99,9 @@ class Session:
 
     def loses_after(self, timeout: float) -> float:
         """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts. The
-        timeout of the process of a plan is about the plan: another process may take that over, and its work lasts."""
-        return timeout if "@" in self.device else min(timeout, self.timeout)
+        default of a device shortens nothing. The timeout of the process of a plan is about the plan: another process
+        may take that over, and its work lasts."""
+        return timeout if "@" in self.device or self.timeout == DEFAULT_TIMEOUT else min(timeout, self.timeout)
 
     @property
     def room(self) -> int:

@@ -20,7 +20,7 @@ from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
-from asterism.core.run.session import Session, device_name_problem
+from asterism.core.run.session import DEFAULT_TIMEOUT, Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.execution.function_calls import start_capture, stop_capture
 from asterism.execution.plugin_actions import plugin_capabilities
@@ -88,7 +88,7 @@ class DeviceAgent:
         agent: AgentRunner | None = None,
         executor: Executor | None = None,
         heartbeat: float = 30.0,
-        heartbeat_timeout: float = 90.0,
+        heartbeat_timeout: float = DEFAULT_TIMEOUT,
         grace: float = 5.0,
         monitor_every: float | None = 5.0,
         lease: float | None = None,

@@ -177,7 +177,7 @@ WHERE sessions.state = 'ended' OR (
     runs.status <> 'assigned'
     AND sessions.beat_at + CASE
         WHEN strpos(sessions.device, '@') > 0 THEN runs.timeout
-        ELSE least(runs.timeout, substring(sessions.terms from '"timeout":([0-9.e+]+)')::double precision)
+        ELSE least(runs.timeout, nullif(substring(sessions.terms from '"timeout":([0-9.e+]+)')::double precision, 90.0))
     END < $1
 )
 LIMIT $2

@@ -223,7 +223,7 @@ WHERE (
             sessions.state <> 'abroad' AND runs.status <> 'assigned'
             AND sessions.beat_at + CASE
                 WHEN instr(sessions.device, '@') OR NOT json_valid(sessions.terms) THEN runs.timeout
-                ELSE min(runs.timeout, json_extract(sessions.terms, '$.timeout'))
+                ELSE min(runs.timeout, coalesce(nullif(json_extract(sessions.terms, '$.timeout'), 90.0), runs.timeout))
             END < ?
         )
     )
