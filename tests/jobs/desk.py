@@ -27,6 +27,11 @@ class Desk(Scene):
         path.write_text(f"asterism: 1\n{text}" if name.endswith(".yaml") else text)
         return path
 
+    def git(self, folder: str, *words: str) -> None:
+        """A command of git in a folder of this one."""
+        name = ("-c", "user.name=ann", "-c", "user.email=ann@localhost")
+        subprocess.run(["git", *name, *words], cwd=self.folder / folder, check=True)
+
     def sh(self, line: str, *, code: int = 0, stdin: str | None = None, **env: str) -> str:
         """What ``asterism`` prints on standard output, with these words, as in a shell."""
         result = self.run(*shlex.split(line), stdin=stdin, **env)

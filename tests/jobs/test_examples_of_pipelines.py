@@ -61,19 +61,15 @@ def test_23_the_names_of_a_dag_of_airflow_are_those_of_the_plan(examples: Path) 
     assert names == set(yaml.safe_load((examples / "airflow/sales.yaml").read_text())["tasks"])
 
 
-def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-c", "user.name=ann", "-c", "user.email=ann@localhost", *words], cwd=folder, check=True)
-
-
 def test_23_a_workflow_of_github(desk: Desk, examples: Path) -> None:
     """A matrix, files of one job in another, a secret, and a notice of any failure."""
     source = desk.folder / "source"
     for name, text in {"src/star.py": "", "tests/unit.sh": "echo unit", "tests/api.sh": "echo api"}.items():
         desk.write(f"source/{name}", text)
-    git(source, "init", "--quiet")
-    git(source, "add", ".")
-    git(source, "commit", "--quiet", "--message=first")
-    git(source, "tag", "v1")
+    desk.git("source", "init", "--quiet")
+    desk.git("source", "add", ".")
+    desk.git("source", "commit", "--quiet", "--message=first")
+    desk.git("source", "tag", "v1")
     plan = f"run {examples}/github-actions/release.yaml --set repository={source} --plain"
     said = desk.sh(f"{plan} --set tag=v1 --id one --result publish", RELEASE_TOKEN="a-long-secret")
     assert said == "v1 released with 1 file\n"
@@ -81,8 +77,8 @@ def test_23_a_workflow_of_github(desk: Desk, examples: Path) -> None:
     desk.sh("plan get one test report -o reports")
     assert len(list((desk.folder / "reports").iterdir())) == 4
     desk.write("source/tests/api.sh", "exit 3")
-    git(source, "commit", "--quiet", "--all", "--message=second")
-    git(source, "tag", "v2")
+    desk.git("source", "commit", "--quiet", "--all", "--message=second")
+    desk.git("source", "tag", "v2")
     said = desk.sh(f"{plan} --set tag=v2 --id two", code=2, RELEASE_TOKEN="a-long-secret")
     assert "v2 was not released" in said
     assert "publish cancelled" in said

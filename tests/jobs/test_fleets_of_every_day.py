@@ -1,4 +1,4 @@
-"""Jobs 4, 7, 9, 10, 13, 15 and 22: shell jobs and files on several machines, plans of other processes, backups."""
+"""Jobs 4, 7, 9, 10, 13, 15, 22 and 30: shell jobs and files on several machines, plans of other processes, backups."""
 
 from __future__ import annotations
 
@@ -162,3 +162,46 @@ def test_22_backup_restore_and_check(desk: Desk) -> None:
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     desk.sh(f"store check {other}", code=64)
     assert damaged.name in desk.said
+
+
+CAMERA = """\
+defaults: {heartbeat_timeout: 2s}
+tasks:
+  scan:
+    shell: echo "castle, seen by $ASTERISM_DEVICE" > scan.txt
+    outputs: {scan: scan.txt}
+    device: {needs: [camera]}
+  render:
+    shell: 'echo $ASTERISM_DEVICE > FOLDER/begun; test $ASTERISM_DEVICE = quick || sleep 600; cat scan.txt > film.txt'
+    inputs: {scan: {files_from: scan.scan}}
+    outputs: {film: film.txt}
+    device: {needs: [gpu]}
+  burn:
+    shell: 'cat film.txt; echo "burnt by $ASTERISM_DEVICE"'
+    inputs: {film: {files_from: render.film}}
+    device: {needs: [disk]}
+"""
+
+
+def test_30_one_plan_on_three_machines_and_one_is_killed(desk: Desk) -> None:
+    """Each can do something else, and files go from one to the next; another one takes over what a dead one did."""
+    os.mkfifo(desk.folder / "begun")
+    desk.write("film.yaml", CAMERA.replace("FOLDER", str(desk.folder)))
+    desk.sh("store init")
+    join = "--every 200ms --heartbeat 200ms"
+    machines = [f"device join {name} --can {can} {join}" for name, can in (("eye", "camera"), ("slow", "gpu"))]
+    with desk.beside(*machines, f"device join shelf --can disk {join}") as [_, slow, _]:
+        soon(lambda: desk.sh("device list").count("ready") == 3)
+        with desk.process("run", "film.yaml", "--id", "film", "--no-local", "--plain", "--result", "burn") as plan:
+            assert (desk.folder / "begun").read_text() == "slow\n"
+            slow.kill()
+            slow.wait()
+            with desk.beside(f"device join quick --can gpu {join}"):
+                assert (desk.folder / "begun").read_text() == "quick\n"
+                code, said, errors = ended(plan)
+    assert code == 0, errors
+    assert said.splitlines() == ["castle, seen by eye", "burnt by shelf"]
+    run = next(run for run in desk.json("runs", "list")["items"] if "render" in run["shown_label"])
+    record = desk.json("runs", "show", run["id"])
+    assert (record["device"], record["epoch"], record["losses"], record["failures"]) == ("quick", 2, 1, 0)
+    print(record)

@@ -1,0 +1,113 @@
+"""Jobs 25 to 27: a nightly ETL in Python, the tests of each push, and a file of two thousand commands."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.cli.cli_scenes import read_until
+from tests.jobs.desk import Desk
+from tests.process_scenes import ended
+
+CI = """\
+overlap: {key: "ci-{params.ref}", policy: replace}
+params:
+  repository: {description: the git repository, type: text}
+  ref: {description: the branch, type: text}
+tasks:
+  checkout:
+    argv: [git, clone, --quiet, --branch, "{params.ref}", "{params.repository}", tree]
+    outputs: {tree: tree}
+  lint:
+    shell: sh -n tree/tests/*.sh
+    inputs: {tree: {files_from: checkout.tree}}
+  build:
+    shell: tar czf star.tgz -C tree src && wc -c < star.tgz
+    inputs: {tree: {files_from: checkout.tree}}
+    outputs: {package: star.tgz}
+  test:
+    matrix: {suite: [unit, api], python: ["3.11", "3.14"]}
+    shell: tar xzf star.tgz; sh "tree/tests/$suite.sh" "$python" > "$suite-$python.xml"
+    inputs: {tree: {files_from: checkout.tree}, package: {files_from: build.package}}
+    outputs: {junit: "{matrix.suite}-{matrix.python}.xml"}
+  docs:
+    shell: cp tree/README manual.txt; echo manual
+    inputs: {tree: {files_from: checkout.tree}}
+    outputs: {manual: manual.txt}
+  summary:
+    shell: 'echo "$(cat *.xml | grep -c "<failure") of $(ls *.xml | wc -l) suites failed"'
+    inputs: {junit: {files_from: test.junit}}
+    after: {test: completion}
+  publish:
+    shell: wc -c < star.tgz
+    inputs: {package: {files_from: build.package}, manual: {files_from: docs.manual}}
+    after: [lint, test]
+  notify:
+    shell: echo "$ref is tested"
+    inputs: {ref: "{params.ref}"}
+    after: {lint: always, docs: always, publish: always, summary: always}
+"""
+
+SUITE = 'echo "<testsuite name=\\"$1\\"/>"\n'
+FAILURE = f'if test "$1" = 3.11; then echo "<failure>$1 is too old</failure>"; exit 1; fi\n{SUITE}'
+
+
+def repository(desk: Desk) -> str:
+    """The options with which a push starts the plan of a new repository. Its branch ``main`` passes."""
+    for name, text in {"README": "stars\n", "src/star.py": "", "tests/unit.sh": SUITE, "tests/api.sh": SUITE}.items():
+        desk.write(f"source/{name}", text)
+    desk.write("ci.yaml", CI)
+    desk.git("source", "init", "--quiet", "--initial-branch=main")
+    commit(desk)
+    return f"run ci.yaml --store {desk.url} --plain --set repository={desk.folder}/source"
+
+
+def commit(desk: Desk, branch: str = "main", **files: str) -> None:
+    """Commit scripts of ``tests/`` on a branch, which is a new one from ``main`` unless it is there."""
+    desk.git("source", "checkout", "--quiet", "-B", branch)
+    for name, text in files.items():
+        desk.write(f"source/tests/{name}.sh", text)
+    desk.git("source", "add", ".")
+    desk.git("source", "commit", "--quiet", "--message=more")
+
+
+def test_26_a_workflow_of_github_with_eight_jobs(desk: Desk) -> None:
+    """A matrix, the reports of tests that fail, and a job that runs always."""
+    push = repository(desk)
+    said = desk.sh(f"{push} --set ref=main --id good")
+    assert "publish completed" in said
+    assert "0 of 4 suites failed" in desk.sh("plan show good --json")
+    commit(desk, "new", api=FAILURE)
+    said = desk.sh(f"{push} --set ref=new --id bad --result notify", code=2)
+    assert said == "new is tested\n"
+    assert "test failed: 1 of 4 elements failed: test[api,3.11]" in desk.said
+    document = {task["id"]: task for task in desk.json("plan", "show", "bad")["tasks"]}
+    assert document["summary"]["result"] == "1 of 4 suites failed"
+    assert document["publish"]["status"] == "cancelled"
+    assert "test[api,3.11]" in desk.sh("plan show bad --failed")
+    desk.sh("plan get bad test[api,3.11] junit -o junit")
+    [report] = (desk.folder / "junit").iterdir()
+    assert "3.11 is too old" in report.read_text()
+    desk.sh("plan get bad test junit -o all")
+    assert len(list((desk.folder / "all").iterdir())) == 4
+
+
+def test_26_a_push_replaces_the_tests_of_its_branch_and_of_no_other(desk: Desk) -> None:
+    push = repository(desk)
+    for branch in ("slow", "other"):
+        os.mkfifo(desk.folder / branch)
+        hangs = f'test "$1" != 3.11 || cat {desk.folder}/{branch}'
+        commit(desk, branch, unit=f"{hangs}\n{SUITE}")
+        desk.git("source", "checkout", "--quiet", "main")
+    [first, other] = ((*push.split(), "--set", f"ref={branch}", "--id", f"{branch}-1") for branch in ("slow", "other"))
+    with desk.process(*first) as replaced, desk.process(*other) as kept:
+        for process in (replaced, kept):
+            read_until(process, "test[unit,3.11] started")
+        desk.git("source", "checkout", "--quiet", "slow")
+        commit(desk, "slow", unit=SUITE)
+        assert "slow is tested" in desk.sh(f"{push} --set ref=slow --id slow-2")
+        assert ended(replaced)[0] == 130
+        (desk.folder / "other").write_text("go on\n")
+        assert ended(kept)[0] == 0
+    assert "slow-1" in desk.sh("plan list --state cancelled")
