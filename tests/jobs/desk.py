@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cli.command_scenes import Scene
+from tests.forked_commands import ForkedCommand
+from tests.process_scenes import soon
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,3 +52,39 @@ class Desk(Scene):
             return
         with self.process(*shlex.split(lines[0])) as process, self.beside(*lines[1:]) as others:
             yield [process, *others]
+
+    @contextmanager
+    def terminal(self, *words: str) -> Iterator[Terminal]:
+        """A command in a terminal of its own; whatever happens, it is gone afterwards."""
+        screen, stream = os.openpty()
+        env = {**os.environ, **self.env, "TERM": "xterm", "LINES": "50"}
+        process = ForkedCommand([*words], stdin=stream, stdout=stream, stderr=stream, cwd=self.folder, env=env)
+        os.close(stream)
+        terminal = Terminal(process, screen)
+        try:
+            yield terminal
+        finally:
+            process.kill()
+            process.wait()
+            terminal.reader.join()
+            os.close(screen)
+
+
+class Terminal:
+    """The screen of a command: everything that it has drawn."""
+
+    def __init__(self, process: subprocess.Popen[str], screen: int) -> None:
+        self.process, self.drawn = process, b""
+        self.reader = threading.Thread(target=self._read, args=[screen])
+        self.reader.start()
+
+    def _read(self, screen: int) -> None:
+        try:
+            while part := os.read(screen, 65536):
+                self.drawn += part
+        except OSError:  # nobody has the other end
+            pass
+
+    def shows(self, pattern: str) -> None:
+        """Wait until the command has drawn this, on one line."""
+        soon(lambda: re.search(pattern, self.drawn.decode(errors="replace")))

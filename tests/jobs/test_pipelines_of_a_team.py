@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import signal
 
 import pytest
 
 from tests.cli.cli_scenes import read_until
 from tests.jobs.desk import Desk
-from tests.process_scenes import ended
+from tests.process_scenes import ended, soon
 
 CI = """\
 overlap: {key: "ci-{params.ref}", policy: replace}
@@ -111,3 +113,41 @@ def test_26_a_push_replaces_the_tests_of_its_branch_and_of_no_other(desk: Desk) 
         (desk.folder / "other").write_text("go on\n")
         assert ended(kept)[0] == 0
     assert "slow-1" in desk.sh("plan list --state cancelled")
+
+
+JOB = """\
+echo "$1" >> begun
+test "$1" -le 12 || test -e open || read word < gate
+test -e fixed || test $(($1 % 50)) -ne 7 || exit 3
+echo "picture $1"
+"""
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.long)])
+def test_27_two_thousand_commands_eight_at_a_time(desk: Desk, count: int) -> None:
+    """Stopped with Ctrl-C while the thirteenth to the twentieth wait, resumed, and what failed is done again."""
+    failing = [f"each[sh job {number}]" for number in range(7, count + 1, 50)]
+    desk.write("job", JOB)
+    desk.write("commands.txt", "".join(f"sh job {number}\n" for number in range(1, count + 1)))
+    desk.write("jobs.yaml", f"tasks:\n  each: {{foreach: {{lines: commands.txt, max: {count}}}, shell: $item}}\n")
+    os.mkfifo(desk.folder / "gate")
+    begun = desk.folder / "begun"
+    with desk.terminal("run", "jobs.yaml", "--id", "jobs", "--store", desk.url, "--concurrency", "8") as terminal:
+        terminal.shows(r"\d+ %, about .* left")
+        soon(lambda: begun.exists() and len(begun.read_text().split()) == 20)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait() == 130
+    assert "at rest" in desk.sh("plan list")
+    (desk.folder / "open").touch()
+    desk.sh("resume jobs --plain --concurrency 8", code=2)
+    assert f"{len(failing)} of {count} elements failed" in desk.said
+    failed = desk.sh("plan show jobs --failed")
+    assert all(name in failed for name in failing)
+    (desk.folder / "fixed").touch()
+    desk.sh("plan retry jobs --plain --concurrency 8")
+    assert len(begun.read_text().split()) == count + 8 + len(failing)  # no other command was begun twice
+    rows = list(csv.DictReader(desk.sh("plan show jobs --csv").splitlines()))
+    assert {row["status"] for row in rows if row["id"] != "each"} == {"completed"}
+    assert len(rows) == count + 1
+    [each] = [task for task in desk.json("plan", "show", "jobs")["tasks"] if task["id"] == "each"]
+    assert each["result"] == [f"picture {number}" for number in range(1, count + 1)]

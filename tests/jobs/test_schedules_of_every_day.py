@@ -51,7 +51,7 @@ DAY = 24 * 3600
 
 
 def test_05_a_coordinator_that_was_away_for_13_nights_drops_no_tick(desk: Desk) -> None:
-    """Added thirteen days ago, by the clock of its store; ``catch-up all`` runs what was missed, one after the other."""
+    """Added thirteen days ago, by the clock of its store. All that was missed runs, one after the other."""
     plan = desk.write("sales.yaml", SALES)
 
     async def add() -> None:
