@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cli.command_scenes import Scene
 from tests.forked_commands import ForkedCommand
-from tests.process_scenes import soon
+from tests.process_scenes import ended, soon
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +43,13 @@ class Desk(Scene):
         assert result.exit_code == code, result.output
         self.said = result.output
         return result.stdout
+
+    def apart(self, line: str, *, code: int = 0) -> str:
+        """What ``asterism`` prints on standard output, as a process: it imports modules of the folder."""
+        with self.process(*shlex.split(line)) as process:
+            ended_with, output, self.said = ended(process)
+        assert ended_with == code, output + self.said
+        return output
 
     @contextmanager
     def beside(self, *lines: str) -> Iterator[list[subprocess.Popen[str]]]:

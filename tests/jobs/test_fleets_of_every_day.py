@@ -1,4 +1,4 @@
-"""Jobs 4, 7, 9, 10, 13, 15, 22 and 30: shell jobs and files on several machines, plans of other processes, backups."""
+"""Jobs 4, 7, 9, 10, 13, 15, 22, 30 and 33: several machines, plans of other processes, why nothing moves, backups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_scenes import heard
+from tests.cli.cli_scenes import heard, read_until
 from tests.cli.command_scenes import pids_in
 from tests.cli.server_thread import server_thread
 from tests.cli.stored_plan_scenes import Trace
@@ -203,4 +203,39 @@ def test_30_one_plan_on_three_machines_and_one_is_killed(desk: Desk) -> None:
     run = next(run for run in desk.json("runs", "list") if "render" in run["shown_label"])
     record = desk.json("runs", "show", run["id"])
     assert (record["device"], record["epoch"], record["losses"], record["failures"]) == ("quick", 2, 1, 0)
-    print(record)
+    [before] = record["previous_assignments"]
+    assert (before["device"], before["reason"]) == ("slow", "timeout")
+    silent, _ = before["detail"].removeprefix("slow was not heard of for ").split()
+    assert int(silent) < record["heartbeat_timeout"] == 90  # that of the device counted
+
+
+HANGS = """\
+tasks:
+  prepare: {shell: echo ready}
+  train: {foreach: [big, small], shell: echo "$item", after: prepare, device: {needs: [gpu]}}
+  report: {shell: echo report, after: train}
+  paid: {wait_for: {event: payment}, after: prepare}
+  ship: {shell: echo shipped, after: paid}
+  load: {shell: echo loaded, after: prepare, uses: {warehouse: 1}}
+  index: {shell: echo indexed, after: load}
+"""
+
+
+def test_33_why_a_plan_does_not_go_on(desk: Desk) -> None:
+    """For three reasons at once. Each is named with the tasks that it holds, and is gone once somebody acts on it."""
+    desk.write("hangs.yaml", HANGS)
+    desk.sh("limit set warehouse 0")
+    with desk.process("run", "hangs.yaml", "--id", "hangs", "--plain", "--local=2") as process:
+        read_until(process, "prepare completed")
+        soon(lambda: len(desk.json("plan", "why", "hangs")["causes"]) == 3)
+        why = desk.sh("plan why hangs")
+        assert "train[big], train[small], and 2 tasks behind: it needs a device with 'gpu'" in why
+        assert "asterism device join NAME --can gpu" in why
+        assert "paid, and 1 task behind: it waits for event 'payment'" in why
+        assert "load, and 1 task behind: limit 'warehouse' is 0" in why
+        assert "nothing moves: train[big]" in desk.sh("plan show hangs")
+        desk.sh("limit set warehouse 1")
+        desk.sh("event send payment")
+        soon(lambda: len(desk.json("plan", "why", "hangs")["causes"]) == 1)
+        with desk.beside("device join lab --can gpu"):
+            assert ended(process)[0] == 0

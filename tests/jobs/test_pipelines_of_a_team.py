@@ -12,6 +12,50 @@ from tests.cli.cli_scenes import read_until
 from tests.jobs.desk import Desk
 from tests.process_scenes import ended, soon
 
+ETL = """\
+from asterism import Constellation
+
+plan = Constellation("nightly_etl")
+
+
+@plan.task
+def extract(tick: str) -> list[int]:
+    with open("extracted", "a") as lines:
+        lines.write(f"{tick.date}\\n")
+    return [len(tick.date), int(tick.date[-2:])]
+
+
+@plan.task(timeout=60)
+def load(extract: list[int]) -> float:
+    return 100 / (extract[1] - 5)
+
+
+@plan.task
+def report(load: float, tick: str) -> str:
+    return f"{load:.0f} rows of {tick.date}"
+"""
+
+
+def test_25_a_nightly_etl_in_python(desk: Desk) -> None:
+    """Ten days are made up for. One of them fails, is mended in the module, and goes on from the task that failed."""
+    desk.write("nightly_etl.py", ETL)
+    assert desk.apart("run nightly_etl:plan --tick 2026-11-17 --id by-hand --result report") == "8 rows of 2026-11-17\n"
+    desk.apart("schedule add etl --cron '0 3 * * *' --timezone Europe/Berlin --plan nightly_etl:plan")
+    with desk.beside("monitor --every 100ms", "device join worker --slots 4") as [_, worker]:
+        desk.apart("schedule backfill etl --from 2026-11-01 --to 2026-11-10 --parallel 4", code=1)
+        ticks = desk.json("schedule", "ticks", "etl", "--from", "2026-11-01", "--to", "2026-11-10")["items"]
+        assert [tick["state"] for tick in ticks] == [*["succeeded"] * 4, "failed", *["succeeded"] * 5]
+        [failed] = [tick["work"] for tick in ticks if tick["state"] == "failed"]
+        assert "ZeroDivisionError" in desk.sh(f"plan show {failed} --failed")
+        desk.write("nightly_etl.py", ETL.replace("extract[1] - 5", "max(1, extract[1] - 5)"))
+        assert desk.apart(f"plan retry {failed} --no-local --result report") == "100 rows of 2026-11-05\n"
+        assert worker.poll() is None
+    ticks = desk.json("schedule", "ticks", "etl", "--from", "2026-11-01", "--to", "2026-11-10")["items"]
+    assert [tick["state"] for tick in ticks] == ["succeeded"] * 10
+    days = sorted((desk.folder / "extracted").read_text().split())
+    assert days == [*(f"2026-11-{day:02}" for day in range(1, 11)), "2026-11-17"]  # each once
+
+
 CI = """\
 overlap: {key: "ci-{params.ref}", policy: replace}
 params:

@@ -1,18 +1,22 @@
-"""Jobs 28, 29, 32 and 34: two people on one plan, a worker of one's own, a web service, a backup while a plan runs."""
+"""Jobs 28, 29, 31, 32 and 34: two people on one plan, a worker of one's own, a gate, a web service, a backup."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, TaskEvent
+from tests.cli.server_thread import server_thread
 from tests.cli.stored_plan_scenes import Trace
 from tests.jobs.desk import Desk
-from tests.process_scenes import ended, soon
+from tests.process_scenes import PATIENCE, ended, soon
 
 EDITOR = """\
 from asterism import Task, edits
@@ -97,6 +101,66 @@ def test_29_a_worker_of_ones_own_dies_and_another_takes_over(desk: Desk) -> None
     assert record["output"].startswith("Emma, read by quick after")
     assert (record["epoch"], record["losses"], record["failures"]) == (2, 1, 0)
     assert [before["device"] for before in record["previous_assignments"]] == ["slow"]
+
+
+RELEASE = """\
+tasks:
+  build: {shell: echo built}
+  staging: {shell: echo staged, after: build, approval: {by: ann}}
+  deploy: {shell: echo deployed, after: staging, approval: {by: [ann, release-*], timeout: 4h, else: fail}}
+  mail: {shell: echo mailed, after: deploy}
+"""
+
+
+def answered(url: str, token: str, **body: str) -> int:
+    """The status of a POST, as the page sends it."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def waits(desk: Desk, name: str, approval: int) -> bool:
+    return f"approval {approval}:" in desk.run("plan", "approvals", name).stdout
+
+
+def test_31_a_person_opens_a_gate_from_the_terminal_and_from_the_page(desk: Desk) -> None:
+    desk.write("release.yaml", RELEASE)
+    desk.sh("store init")
+    bob, ann = (desk.sh(f"token create --scope operate --for {name}").strip() for name in ("bob", "ann"))
+    with desk.process("run", "release.yaml", "--id", "release", "--plain") as process:
+        soon(lambda: waits(desk, "release", 1))
+        assert "1 approval waits" in desk.sh("plan list")
+        assert "approval 1 by ann" in desk.sh("plan why release")
+        desk.sh("plan approve release 1 --by bob", code=64)
+        assert "ann" in desk.said
+        desk.sh("plan approve release 1 --by ann --reason 'staging is free'")
+        soon(lambda: waits(desk, "release", 2))
+        with server_thread(desk.url) as server:
+            gate = f"{server.url}/api/v1/plans/release/approvals/2/approve"
+            assert answered(gate, bob, author="ann") == 403  # the credential says who a person is
+            assert answered(gate, ann, reason="the tests are green") == 200
+            assert answered(gate, ann) == 404  # it is decided
+        assert ended(process)[0] == 0
+    story = desk.sh("plan story release")
+    assert "by ann: staging is free" in story
+    assert "by ann: the tests are green" in story
+
+
+def test_31_a_gate_that_nobody_opens_is_told_again_and_fails_at_its_timeout(desk: Desk) -> None:
+    desk.write("release.yaml", RELEASE.replace("timeout: 4h", "timeout: 4s").replace(", approval: {by: ann}", ""))
+    desk.sh("store init")
+    desk.sh("run release.yaml --id release --plain --approval-escalation 100ms", code=2)
+    assert "deploy" in desk.sh("plan show release --failed")
+    assert "nobody approved it in time" in desk.sh("plan story release deploy")
+    told = [notice["message"] for notice in desk.json("notice", "list") if notice["kind"] == "approval"]
+    assert len(told) == 2
+    assert [" still " in message for message in told] == [False, True]
+    assert all("waits for approval 1 by ann or release-*" in message for message in told)
 
 
 async def test_32_a_web_service_streams_events_and_cancels_with_its_client() -> None:
