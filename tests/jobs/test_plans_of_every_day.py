@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.jobs.desk import Desk
 
 
@@ -36,9 +34,8 @@ tasks:
 """,
     )
     desk.sh("run etl.yaml --id nightly --plain", code=2)
-    edits = [{"op": "update_task", "task_id": "load", "changes": {"shell": "echo 42 rows"}}]
-    desk.write("mend.json", json.dumps({"edits": edits}))
-    said = desk.sh("plan retry nightly --edits mend.json --reason 'the table has another name' --plain")
+    change = "--set 'load.shell=echo 42 rows' --reason 'the table has another name'"
+    said = desk.sh(f"plan retry nightly {change} --plain")
     assert "report" in said
     assert "loaded 42 rows" in said
     assert (desk.folder / "extracted").read_text() == "once\n"

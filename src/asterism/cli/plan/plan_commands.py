@@ -48,6 +48,7 @@ from asterism.cli.editor_options import (
 )
 from asterism.cli.option_types import capabilities, duration_option, number_option, option
 from asterism.cli.plan.plan_context import (
+    EDIT_OPTIONS,
     NO_EDITOR,
     LocalCommand,
     OutputOptions,
@@ -62,7 +63,6 @@ from asterism.cli.plan.plan_context import (
     local_work,
     plain_option,
     quiet_log,
-    read_batch,
     report_option,
     result_options,
 )
@@ -513,13 +513,12 @@ def standby(name: str, store: str | None, as_json: bool, **option_values: Any) -
     to="from_tasks",
     multiple=True,
 )
-@option("--edits BATCH.JSON", "First apply the batch of edits in a file; - for stdin.", to="edits_file")
+@edit_options
 @option("--reason TEXT", "The reason, for the story.", default="")
 @_run_options
 def retry(
     name: str,
     from_tasks: tuple[str, ...],
-    edits_file: str | None,
     reason: str,
     store: str | None,
     as_json: bool,
@@ -532,15 +531,17 @@ def retry(
     \b
     asterism plan retry nightly
     asterism plan retry nightly --from load
-    asterism plan retry nightly --edits mend.json
+    asterism plan retry nightly --set load.timeout=5m
 
-    The plan must have ended. Completed tasks keep their results and are not repeated. The command runs the plan until
-    it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
-    cancelled stays cancelled. At a server, the server runs the plan, and the command does not wait for it."""
-    batch = None if edits_file is None else read_batch(edits_file)
+    The plan must have ended. Edits are applied first. Completed tasks keep their results and are not repeated. The
+    command runs the plan until it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume`
+    continues it. A plan that was cancelled stays cancelled. At a server, the server runs the plan, and the command does
+    not wait for it."""
+    wanted = {option: option_values.pop(option) for option in EDIT_OPTIONS}
+    batch = edit_batch(**wanted, may_be_empty=True)
     if server_of(store) is not None:
-        edits, why = ((), reason) if batch is None else (batch.edits, reason or batch.reason)
-        return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), edits, why))
+        why = reason or batch.reason
+        return _ask_server(store, as_json, lambda system: system.retry_plan(name, list(from_tasks), batch.edits, why))
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan.plan_execution import follow
@@ -549,7 +550,7 @@ def retry(
         from asterism.durable.admin import reopen_plan
         from asterism.durable.stored_plans import read_plan, unknown_task
 
-        signed = None if batch is None else replace(batch, author=batch.author or fleet.by)
+        signed = replace(batch, author=batch.author or fleet.by) if batch.edits else None
         try:
             reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
         except UnknownTask as error:
@@ -564,7 +565,7 @@ def _ask_server(
     store: str | None, as_json: bool, ask: Callable[[System], Awaitable[PlanState]], done: str = "reopened"
 ) -> int:
     """Let a server run a plan, and say who runs it. Returns the exit code."""
-    asked = {"name", "from_tasks", "edits_file", "reason", "store", "as_json"}
+    asked = {"name", "from_tasks", *EDIT_OPTIONS, "reason", "store", "as_json"}
     others = {parameter.name or "" for parameter in click.get_current_context().command.params} - asked
     refuse_options("has no effect at a server: the server runs the plan.", *others)
 

@@ -318,6 +318,7 @@ def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:
 # -- batches of edits --------------------------------------------------------------------------------------------------
 
 
+EDIT_OPTIONS = ("added", "removed", "dependents", "values", "files", "file")
 edit_options = options(
     option(
         "--add JSON",
