@@ -82,6 +82,8 @@ def test_23_a_workflow_of_github(desk: Desk, examples: Path) -> None:
     said = desk.sh(f"{plan} --set tag=v2 --id two", code=2, RELEASE_TOKEN="a-long-secret")
     assert "v2 was not released" in said
     assert "publish cancelled" in said
+    desk.sh("plan get two test report -o failed")
+    assert len(list((desk.folder / "failed").iterdir())) == 4
 
 
 def test_23_the_jobs_of_a_workflow_of_github_are_those_of_the_plan(examples: Path) -> None:

@@ -19,12 +19,14 @@ from asterism.cli.top.top_app import SystemThread, Top
 from tests.agents.test_acp_executor import PLAIN
 from tests.cli.cli_scenes import read_until
 from tests.cli.server_thread import server_thread
+from tests.cli.stored_plan_scenes import Trace
 from tests.cli.test_mcp_commands import server as mcp_process
 from tests.cli.test_model_commands import MODEL, served
 from tests.cli.test_top import rows
 from tests.jobs.desk import Desk
 from tests.mcp.mcp_scenes import call
 from tests.models.model_server import Reply
+from tests.page.browser_scenes import chromium, expect, needs_chromium, opened
 from tests.process_scenes import PATIENCE, ended
 
 
@@ -46,6 +48,44 @@ def test_11_200_tasks_on_a_server_are_watched_edited_and_read_again(desk: Desk) 
         assert "two" in desk.sh("plan history wide 1", **there)
         assert "more" in desk.sh("plan history wide", **there)
         assert desk.sh("plan logs wide 'each[200]'", **there) == "200\n"
+
+
+SCRIPT = """\
+set -e
+for word in 'one  two' "three"; do
+\tprintf '%s – ' "$word"
+done
+"""
+
+
+@needs_chromium
+def test_11_a_script_of_several_lines_is_mended_on_the_page_and_the_plan_goes_on(desk: Desk) -> None:
+    """The plan is at rest: its process was killed. *Resume* lets the server run it."""
+    trace = Trace(desk)
+    with desk.process(*trace.words) as process:
+        trace.pids.read_text()
+        process.kill()
+        process.wait()
+    edits = [{"op": "update_task", "task_id": "three", "changes": {"shell": SCRIPT}}]
+    desk.write("mend.json", json.dumps({"edits": edits}))
+    desk.sh("plan edit nightly --edits mend.json")
+    with desk.process("serve", "--local", "2", "--listen", "127.0.0.1:0", "--json") as server, chromium() as browser:
+        served_at = json.loads(read_until(server, '"login"')[-1])
+        url, login = served_at["url"], served_at["login"]
+        with opened(browser, url, login.removeprefix(f"{url}/")) as page:
+            page.goto(f"{url}/#/plans/nightly/graph?task=three")
+            page.get_by_role("button", name="Edit three").click()
+            form = page.get_by_role("complementary", name="Edit the plan")
+            expect(form.get_by_label("Command")).to_have_value(SCRIPT, timeout=1000 * PATIENCE)
+            form.get_by_label("Command").fill(f"{SCRIPT}echo mended\n")
+            form.get_by_role("button", name="Apply").click()
+            form.wait_for(state="detached")
+            page.get_by_role("button", name="Resume").click()
+            trace.pids.read_text()
+            trace.open()
+            page.locator("[data-box=three].is-completed").wait_for()
+    [three] = [task for task in desk.json("plan", "show", "nightly")["tasks"] if task["id"] == "three"]
+    assert three["result"] == "one  two – three – mended"
 
 
 def test_12_a_second_person_may_only_read(desk: Desk) -> None:
@@ -145,7 +185,7 @@ def test_18_a_model_repairs_a_plan(desk: Desk) -> None:
 
 async def test_19_a_client_of_mcp_plans_watches_and_edits(desk: Desk) -> None:
     text = "asterism: 1\nid: nightly\ntasks: {one: {shell: echo 1}}\n"
-    add = {"op": "add_task", "task": {"id": "two", "shell": "echo 2"}}
+    add = {"op": "add_task", "task": {"id": "two", "shell": "echo 2", "after": "one"}}
     with (desk.folder / "log").open("w") as log:
         async with asyncio.timeout(PATIENCE), Client(mcp_process(desk, log, "--local", "2", "--by", "ann")) as client:
             done = await call(client, "submit_plan", text=text, follow=True)
@@ -153,6 +193,8 @@ async def test_19_a_client_of_mcp_plans_watches_and_edits(desk: Desk) -> None:
             assert (await call(client, "edit_plan", plan="nightly", edits=[add], reason="more"))["version"] == 1
             [listed] = (await call(client, "list_plans"))["items"]
             assert (listed["name"], listed["tasks"]) == ("nightly", 2)
+            [edge] = (await call(client, "read_plan", plan="nightly"))["dependencies"]
+            assert (edge["source"], edge["target"]) == ("one", "two")
 
 
 def test_20_an_agent_is_a_device(desk: Desk) -> None:
