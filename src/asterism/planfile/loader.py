@@ -123,8 +123,9 @@ class ReadOptions(TypedDict, total=False):
     """More folders with modules."""
 
 
-def load(path: str, **options: Unpack[ReadOptions]) -> PlanFile:
+def load(path: str | os.PathLike[str], **options: Unpack[ReadOptions]) -> PlanFile:
     """The plan in a file. Raises BadPlan with every mistake, InvalidTick, and OSError if the file cannot be read."""
+    path = os.fspath(path)
     plan_file, mistakes = check(path, **options)
     if plan_file is None:
         raise BadPlan(path, mistakes)
