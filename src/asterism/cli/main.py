@@ -49,9 +49,9 @@ _SECTIONS = {
         "demo.demo_commands:demo": "Run the demonstration: an editor repairs a release while it runs.",
     },
     "Plan files": {
-        "plan.plan_file_commands:run": "Run the plan in a plan file.",
+        "plan.plan_file_commands:run": "Run the plan in a plan file, or the Python plan at module:plan.",
         "plan.plan_file_commands:check": "Report every mistake in a plan file, with line numbers.",
-        "plan.plan_file_commands:show": "Draw the plan in a plan file.",
+        "plan.plan_file_commands:show": "Draw the plan in a plan file, or the Python plan at module:plan.",
         "plan.plan_file_commands:schema": "Print the JSON Schema of plan files.",
     },
     "Plans in a store": {

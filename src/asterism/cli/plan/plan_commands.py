@@ -245,7 +245,7 @@ async def get(system: System, name: str, task: str, output: str, folder: str) ->
     return Answer(wanted, "\n".join(clean(f"{folder}/{file.path}") for file in wanted))
 
 
-@plan.command()
+@plan.command(short_help="Explain why a task or a plan does not go on.")
 @click.argument("task", required=False)
 async def why(system: System, name: str, task: str | None) -> Answer:
     """Explain why a task is not running, or what holds a whole plan.
@@ -384,7 +384,7 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
         return await cancel(system, name, reason, as_json)
 
 
-@plan.command()
+@plan.command(short_help="Remove a plan that has ended.")
 @reason_option("for the notice")
 async def remove(system: System, name: str, reason: str) -> Answer:
     """Remove a plan that has ended, with its journal and its runs.
@@ -728,7 +728,7 @@ async def cycles(system: System, name: str) -> Answer:
     return Answer(cycles.items, lambda width: cycle_lines(name, cycles, same_system(system.url)))
 
 
-@plan.command()
+@plan.command(short_help="Claim an open edit cycle.")
 @cycle_argument
 @duration_option("--lease", "10m", help="How long the cycle is reserved for this editor.")
 @_editor_options
@@ -790,7 +790,7 @@ async def release_cycle(system: System, name: str, cycle: int, reason: str, who:
 approval_argument = click.argument("approval", type=click.IntRange(min=1))
 
 
-@plan.command()
+@plan.command(short_help="List what waits for a person.")
 @option("--all", "Also list edits that were approved, refused or expired.", to="everything")
 async def approvals(system: System, name: str, everything: bool) -> Answer:
     """List the edits of a plan, and the starts of its tasks, that wait for a person.
@@ -806,7 +806,7 @@ async def approvals(system: System, name: str, everything: bool) -> Answer:
     return Answer(page.items, lambda width: approval_lines(name, page.items, page.now or 0.0, store))
 
 
-@plan.command()
+@plan.command(short_help="Approve what waits for a person.")
 @approval_argument
 @edit_options
 @story_reason_option
@@ -833,7 +833,7 @@ def approve(name: str, approval: int, reason: str, who: str | None, timeout: flo
     return ask
 
 
-@plan.command()
+@plan.command(short_help="Refuse what waits for a person.")
 @approval_argument
 @reason_option("for its author and the story")
 @_editor_options
