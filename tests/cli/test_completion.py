@@ -128,7 +128,7 @@ def test_runs_are_offered_by_the_end_of_their_ids_or_by_their_beginning(filled: 
     assert offered("runs", "show", run.id[-8:-2]) == [run.id[-8:]]
     assert run.id in offered("runs", "show", run.id[:6])
     [item] = [item for item in items("runs", "cancel", "") if item.value == run.id[-8:]]
-    assert item.help == "resize, assigned"
+    assert item.help == "resize, created"  # another run waits for the device already
     assert {"resize", run.id[-8:]} <= set(offered("device", "scores", ""))
 
 

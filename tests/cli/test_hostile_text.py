@@ -328,6 +328,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "plan watch": [case("nightly", "--plain"), case(NAME)],
         "plan cycles": [case("nightly", quiet="there are none"), case(NAME)],
         "plan claim": [case(NAME, "1", "--by", NAME), case("nightly", NAME)],
+        "plan release-cycle": [case(NAME, "1", "--reason", NAME), case("nightly", "1")],
         "plan answer": [case(NAME, "1"), case("nightly", "1", "--edits", NAME)],
         "plan approvals": [case("nightly", quiet="there are none"), case(NAME)],
         "plan approve": [case(NAME, "1"), case("nightly", "1", "--edits", NAME)],

@@ -376,7 +376,7 @@ def test_the_start_of_a_task_is_approved(browser: Any) -> None:
     with served(scene) as url, opened(browser, url, "#/plans/release/edits") as page:
         waiting = page.locator(".waiting", has_text="The start of package needs approval")
         waiting.wait_for()
-        assert "task 'package' waits for approval by release-*" in waiting.inner_text()
+        assert "Decided by\nrelease-*" in waiting.inner_text()
         assert waiting.get_by_role("button").all_inner_texts() == ["Approve", "Refuse"]
         page.get_by_label("Reason for the decision").fill("tested")
         page.get_by_role("button", name="Approve").click()

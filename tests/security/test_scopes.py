@@ -29,7 +29,7 @@ ADMIN = {
 SERIES = {
     f"POST /api/v1/series/{{series}}/{verb}"
     for verb in ("claim", "release", "promote", "pause", "resume", "front", "rebuild")
-}
+} | {"POST /api/v1/series/next"}
 
 
 def named(endpoint: Endpoint) -> str:
