@@ -160,12 +160,15 @@ class Artifacts:
             return last[1]
         with self._open(name, _ALL_LIST) as file:
             data = b"".join(itertools.islice(chunks_of(file, lambda: None), LONGEST_READ // CHUNK + 1))
-        if len(data) <= LONGEST_READ and hashlib.sha256(data).hexdigest() != name:
+        foreign = ArtifactProblem(f"{name} in {self.content.location} is not {_ALL_LIST}")
+        if len(data) > LONGEST_READ:
+            raise foreign
+        if hashlib.sha256(data).hexdigest() != name:
             raise self._damaged(_ALL_LIST, name)
         try:
             manifest = _manifest(data)
         except (ValueError, TypeError, AttributeError, RecursionError):  # a device may send anything
-            raise ArtifactProblem(f"{name} in {self.content.location} is not {_ALL_LIST}") from None
+            raise foreign from None
         self._last = name, manifest
         return manifest
 
