@@ -104,3 +104,21 @@ async def test_a_process_that_only_runs_a_plan_is_no_device(stage: Stage) -> Non
         "it needs a device with 'gpu'; the only device cannot take it; lab: it lacks gpu"
     ]
     assert stalled_line(why) == f"nothing moves: train: {why.causes[0].text}"
+
+
+async def test_a_plan_with_many_causes_is_read_once(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    for number in range(5):
+        plan.add(task(f"train{number}", needs=f"gpu{number}"))
+    await stage.device("lab")
+    stage.spawn(stage.orchestrator(local=0).run(plan))
+    await asyncio.sleep(30.0)
+    reads, registers = list[str](), stage.store.registers
+
+    async def counted(prefix: str, *more: Any) -> Any:
+        reads.append(prefix)
+        return await registers(prefix, *more)
+
+    stage.store.registers = counted  # type: ignore[method-assign]
+    assert len((await explain_plan(stage.fleet(), "nightly")).causes) == 5
+    assert reads.count("journal/nightly/") == 1

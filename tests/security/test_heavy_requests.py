@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+import httpx
 import pytest
 
 from asterism.core.plan.constellation import Constellation
@@ -16,29 +21,76 @@ PLAN = "/api/v1/plans/nightly"
 MANY = [{"op": "add_task", "task": {"id": f"new-{number}", "argv": ["true"]}} for number in range(5000)]
 
 
-async def stored(scene: ServerScene) -> None:
+async def stored(scene: ServerScene, tasks: int = 1) -> None:
     plan = Constellation("nightly")
-    plan.add(Task("work", argv=["true"]))
+    for number in range(tasks):
+        plan.add(Task(f"work-{number}", argv=["true"]))
     await insert_plan(scene.fleet.store, plan, {})
 
 
+class HeldThreads(ThreadPoolExecutor):
+    """The threads of a loop, which begin what they are given when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: asyncio.Queue[threading.Event] = asyncio.Queue()
+
+    def submit(self, function: Callable[..., Any], /, *values: Any, **more: Any) -> Future[Any]:
+        begin = threading.Event()
+        self.given.put_nowait(begin)
+
+        def later() -> Any:
+            begin.wait()
+            return function(*values, **more)
+
+        return super().submit(later)
+
+
+async def threads_used(request: Awaitable[httpx.Response], other: httpx.AsyncClient) -> int:
+    """How often a request computes in a thread. Each time another request is answered before it goes on."""
+    threads, used = HeldThreads(), 0
+    asyncio.get_running_loop().set_default_executor(threads)
+    answer = asyncio.ensure_future(request)
+    while True:
+        given = asyncio.create_task(threads.given.get())
+        await asyncio.wait((answer, given), return_when=asyncio.FIRST_COMPLETED)
+        if not given.done():
+            given.cancel()
+            assert (await answer).status_code == 200, answer.result().text
+            return used
+        try:
+            assert (await other.get("/api/v1/me")).status_code == 200
+            assert not answer.done()
+        finally:
+            given.result().set()
+        used += 1
+
+
 async def test_a_dry_run_of_many_edits_is_computed_beside_the_loop() -> None:
-    async with server_scene() as scene, scene.client() as client:
+    async with server_scene() as scene, scene.client() as client, scene.client("observe") as other:
         await stored(scene)
-        answer = await client.post(f"{PLAN}/edits", json={"edits": MANY, "dry_run": True})
-        assert answer.status_code == 200, answer.text
+        dry_run = client.post(f"{PLAN}/edits", json={"edits": MANY, "dry_run": True})
+        assert await threads_used(dry_run, other) == 2  # the edits are read in a thread, and tried in another
         assert (await client.get(PLAN)).json()["version"] == 0
+
+
+@pytest.mark.parametrize("path", ["", "?folded=true", "/copy", "/versions/0", "/drawing?form=mermaid"])
+async def test_what_shows_all_tasks_of_a_plan_is_computed_beside_the_loop(path: str) -> None:
+    async with server_scene() as scene, scene.client() as client, scene.client("observe") as other:
+        await stored(scene, tasks=300)
+        assert await threads_used(client.get(f"{PLAN}{path}"), other) == 1
 
 
 @pytest.fixture
 def large_plan() -> Constellation:
     plan = Constellation("nightly")
     for number in range(6000):
-        plan.add(Task(f"task-{number}", argv=["true"]), {f"task-{number - 60}"} if number >= 60 else ())
+        needs = frozenset({f"tool-{number}"} if number < 60 else ())  # each of them waits for a cause of its own
+        plan.add(Task(f"task-{number}", argv=["true"], needs=needs), {f"task-{number - 60}"} if number >= 60 else ())
     return plan
 
 
-async def test_a_large_plan_is_read_laid_out_and_drawn_beside_the_loop(large_plan: Constellation) -> None:
+async def test_a_large_plan_is_shown_explained_and_drawn_beside_the_loop(large_plan: Constellation) -> None:
     """The loop watchdog fails this test if one step takes long."""
     async with server_scene() as scene, scene.client("observe") as client:
         store = scene.fleet.store
@@ -51,6 +103,10 @@ async def test_a_large_plan_is_read_laid_out_and_drawn_beside_the_loop(large_pla
         assert len(edited.json()["nodes"]) == 6001
         drawing = await client.get(f"{PLAN}/drawing", params={"form": "mermaid"})
         assert "task-5999" in drawing.json()["text"]
+        assert len((await client.get(PLAN)).json()["tasks"]) == 6000
+        assert len((await client.get(f"{PLAN}/versions/0")).json()["tasks"]) == 6000
+        why = (await client.get(f"{PLAN}/why")).json()
+        assert sum(len(cause["tasks"]) for cause in why["causes"]) + why["left"] == 60
 
 
 async def test_two_heavy_requests_of_a_credential_are_computed_at_once_and_others_are_not_held_up() -> None:
@@ -62,16 +118,15 @@ async def test_two_heavy_requests_of_a_credential_are_computed_at_once_and_other
         async with contextlib.AsyncExitStack() as held, scene.client(token=token) as busy, scene.client() as other:
             for _ in range(2):
                 await held.enter_async_context(scene.state.gate.heavy(caller))
-            third = asyncio.create_task(busy.get(f"{PLAN}/layout"))
-            drawing = asyncio.create_task(busy.get(f"{PLAN}/drawing?form=svg"))
+            paths = "", "/copy", "/why", "/layout", "/drawing?form=svg", "/files", "/versions/0"
+            waiting = [asyncio.create_task(busy.get(f"{PLAN}{path}")) for path in paths]
             for _ in range(10):
                 await asyncio.sleep(0)  # those that need not wait go on: the store is in memory
                 assert (await other.get(f"{PLAN}/layout")).status_code == 200
-                assert (await busy.get(PLAN)).status_code == 200  # only those that take long wait
-            assert not third.done()
-            assert not drawing.done()
+                assert (await busy.get(f"{PLAN}/tasks")).status_code == 200  # only those that take long wait
+            assert not any(job.done() for job in waiting)
             await held.aclose()
-            assert [(await job).status_code for job in (third, drawing)] == [200, 200]
+            assert [(await job).status_code for job in waiting] == [200] * len(paths)
 
 
 async def test_a_credential_stores_so_many_bytes_in_an_hour() -> None:

@@ -7,6 +7,7 @@ Each execution of a task is a run, and the log of the run is that of the task (`
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -215,12 +216,18 @@ async def no_hints(fleet: Fleet, run: Run, why: run_explanation.RunExplanation) 
 async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hints) -> TaskExplanation:
     """``hints`` returns commands for a person, for the run of the task. Raises UnknownTask."""
     stored = await read_plan(fleet, name)
-    plan, now = stored.record.plan, fleet.store.clock()
+    plan = stored.record.plan
     node = plan.nodes.get(task)
     if node is None:
         raise unknown_task(plan, task)
+    return await _explain(fleet, stored, node, PlanMask(plan), hints)
+
+
+async def _explain(fleet: Fleet, stored: StoredPlan, node: Node, mask: PlanMask, hints: Hints) -> TaskExplanation:
+    plan, now = stored.record.plan, fleet.store.clock()
+    name, task = stored.record.head.name, node.id
     if node.status in TERMINAL:
-        return TaskExplanation(name, task, str(node.status), [_ended(node, PlanMask(plan), now)])
+        return TaskExplanation(name, task, str(node.status), [_ended(node, mask, now)])
     run = await _run_of(fleet, name, node)
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
@@ -232,7 +239,6 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
         if told is not None:
             return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
     held = why(plan, stored.record.lock, node, holder, now, stored.waiting)
-    mask = PlanMask(plan)
     reasons = [Holder(reason.kind, reason.name, mask.shown(reason.text)) for reason in held.holders]
     silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
     return TaskExplanation(name, task, held.status, reasons, hints=silent)
@@ -246,16 +252,21 @@ async def explain_plan(fleet: Fleet, name: str, hints: Hints = no_hints) -> Plan
     """What holds a plan: the tasks that hold others and do not run, each group of them with its cause. Chains of
     dependencies are followed to their beginning. Raises UnknownConstellation."""
     stored = await read_plan(fleet, name)
-    nodes = [node for node in stored.record.plan.nodes.values() if node.status not in TERMINAL]
-    first = [node for node in nodes if not _comes_after_open(stored.record.plan, node)]
-    running = [node.id for node in first if node.status is RUNNING and stored.phase(node) == RUNNING_PHASE]
+    plan, mask = stored.record.plan, PlanMask(stored.record.plan)
+    nodes = [node for node in plan.nodes.values() if node.status not in TERMINAL]
+    first = [node for node in nodes if not _comes_after_open(plan, node)]
+    running = {node.id: None for node in first if node.status is RUNNING and stored.phase(node) == RUNNING_PHASE}
     alike: dict[Any, list[Node]] = {}
     for node in first:
         if node.id not in running:
             alike.setdefault((str(node.status), *_requirements(node)), []).append(node)
     causes: dict[tuple[str, ...], PlanCause] = {}
     for group in list(alike.values())[:MOST_CAUSES]:
-        why = await explain_task(fleet, name, group[-1].id, hints)  # the first may have begun since the plan was read
+        await asyncio.sleep(0)  # a large plan takes a while: others that wait for this process go on in between
+        last = group[-1]  # the first may have begun since the plan was read
+        if plan.nodes.get(last.id) is not last:
+            continue  # another reader has brought the plan up to date, and the task is gone
+        why = await _explain(fleet, stored, last, mask, hints)
         texts = tuple(reason.text for reason in why.reasons)
         held = {node.id for node in descendants(*group) if node.status not in TERMINAL}
         known = causes.get(texts)
@@ -263,7 +274,7 @@ async def explain_plan(fleet: Fleet, name: str, hints: Hints = no_hints) -> Plan
         behind = held | (set() if known is None else known.behind)
         causes[texts] = PlanCause(tasks, why.reasons, behind, why.hints, sorted(group[0].task.needs))
     left = sum(map(len, list(alike.values())[MOST_CAUSES:]))
-    return PlanExplanation(name, stored.state_name, running, list(causes.values()), left)
+    return PlanExplanation(name, stored.state_name, list(running), list(causes.values()), left)
 
 
 def _comes_after_open(plan: Constellation, node: Node) -> bool:

@@ -87,7 +87,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 # -- operations --------------------------------------------------------------------------------------------------------
 
 
-HEAVY = ("draw_plan", "list_files")
+HEAVY = ("copy_plan", "draw_plan", "explain_plan", "list_files", "show_plan", "show_version")
 """The operations whose answers take long to compute."""
 
 

@@ -31,6 +31,7 @@ from asterism.core.errors import PlanError
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
+from asterism.core.plan.folded_groups import folded_groups
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record_codec import read_record
 from asterism.durable import admin, plan_requests, stored_plans
@@ -83,17 +84,27 @@ Answer = TypeVar("Answer")
 
 
 async def show_plan(system: LocalSystem, request: declared.ShowPlan) -> documents.Plan:
-    fleet = system.fleet
+    fleet, opened = system.fleet, _opened(request)
     stored = await read_plan(fleet, request.plan)
+    large = request.tasks and not system.own and _shown(stored.record.plan, opened) > SMALL_PLAN
+    if large:
+        stored = await read_plan(fleet, request.plan, for_thread=True)
     approvals = await plan_documents.approval_documents(fleet, stored.record, stored.waiting)
-    return plan_documents.view(
+    view = partial(
+        plan_documents.view,
         stored,
         now=fleet.store.clock(),
         tasks=request.tasks,
         results=request.results,
-        opened=_opened(request),
+        opened=opened,
         approvals=approvals,
     )
+    return await asyncio.to_thread(view) if large else view()
+
+
+def _shown(plan: Constellation, opened: Collection[str] | None) -> int:
+    """How many tasks of a plan are shown."""
+    return len(plan) if opened is None or len(plan) <= SMALL_PLAN else len(folded_groups(plan, opened).nodes(plan))
 
 
 def _opened(request: declared.ShowPlan | declared.ShowVersion) -> list[str] | None:
@@ -278,7 +289,7 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     past = await plan_at(system.fleet.store, request.plan, request.version)
     edit = read_record(documents.PlanVersion, past.version.to_json())
-    content = plan_documents.content(past.plan, opened=_opened(request))
+    content = await _apart(system, past.plan, partial(plan_documents.content, past.plan, opened=_opened(request)))
     return documents.PastPlan(**vars(content) | {"version": past.version.version}, edit=edit)
 
 
