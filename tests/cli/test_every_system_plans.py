@@ -15,7 +15,9 @@ from asterism.api.client import AsyncClient
 from asterism.api.credentials import Credentials
 from asterism.api.local import edit_handlers, plan_handlers  # noqa: F401 - an event loop would load them for long
 from asterism.api.plan_operations import MOST_BYTES
+from asterism.api.system import LocalSystem
 from asterism.base.content_store import ContentFolder
+from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.task import Task
@@ -331,6 +333,40 @@ def test_files_are_listed_in_pages(tmp_path: Path) -> None:
         assert len(pages) == len(whole["items"]) > 1
         assert [file for part in pages for file in part["items"]] == whole["items"]
         assert page(after="nonsense")["status"] == 422
+
+
+def test_a_list_of_files_goes_on_after_a_file_that_is_gone(tmp_path: Path) -> None:
+    plan = Constellation("film")
+    for name in ("render", "score", "cut"):
+        command = f"mkdir out; for n in 1 2; do printf {name} > out/$n.txt; done"
+        plan.add(Task(name, shell=command, outputs={"frames": "out/*.txt"}))
+    with system_scene("sqlite", tmp_path / "sqlite", "") as scene:
+
+        async def make(fleet: Fleet) -> None:
+            await fleet.configure(artifacts=scene.folder.as_uri())
+            assert (await DurableOrchestrator(fleet, local=1).run(plan)).state == "completed"
+            system = LocalSystem(fleet)
+
+            async def rest(after: str | None, task: str | None = None) -> list[tuple[str, str]]:
+                page = await system.list_files("film", task, after)
+                return [(file.task, file.path) for file in page.items]
+
+            after = (await system.list_files("film", limit=1)).next
+            assert after is not None
+            whole = await rest(None)
+            assert await rest(after) == whole[1:]
+            other = after.replace("out/1.txt", "out/10.txt")  # as the task may have made before it was retried
+            assert await rest(other) == whole[1:]
+            assert await rest(other, "render") == whole[1:2]
+            assert await rest(after.replace("frames", "a")) == whole
+            assert await rest(after.replace("frames", "z")) == whole[2:]
+            await system.retry_plan("film", from_tasks=["render"])
+            assert await rest(after) == whole[2:]
+            await system.edit_plan("film", [{"op": "remove_task", "task_id": "render"}])
+            with pytest.raises(RequestRefused, match="task 'render', where the page before ended, is gone: list the"):
+                await rest(after)
+
+        scene.ask(make)
 
 
 def test_files_are_read_with_the_scope_to_observe_only(tmp_path: Path) -> None:

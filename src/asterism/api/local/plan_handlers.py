@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import field
 from functools import partial
 from itertools import dropwhile, islice
@@ -52,7 +52,7 @@ from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.runner_registers import submit_again
 from asterism.durable.stored_plans import StoredPlan, TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
-from asterism.execution.artifacts import ArtifactProblem
+from asterism.execution.artifacts import ArtifactProblem, FileEntry
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -171,31 +171,40 @@ async def read_story(system: LocalSystem, request: declared.ReadStory) -> docume
 
 async def list_files(system: LocalSystem, request: declared.ListFiles) -> documents.Page[documents.PlanFile]:
     plan = (await _read_with(system, request.plan, request.task)).record.plan
-    makers = plan.nodes.values() if request.task is None else makers_of(plan.nodes, request.task)
+    makers = list(plan.nodes.values() if request.task is None else makers_of(plan.nodes, request.task))
+    task, *passed = ("",) if request.after is None else _file_key(request.after)
+    if request.after is not None:
+        makers = list(dropwhile(lambda node: node.id != task, makers))
+        if not makers:
+            raise RequestRefused(
+                409, f"task {task!r}, where the page before ended, is gone: list the files from the beginning"
+            )
     wanted = [node for node in makers if node.files is not None]
     if not wanted:
         return documents.Page(items=[])
     artifacts = await system.fleet.files()
-    passed = None if request.after is None else _file_key(request.after)
-    if passed is not None:
-        wanted = list(dropwhile(lambda node: node.id != passed[0], wanted))
 
     def read() -> list[documents.PlanFile]:
         """The files of the page, and one more if there is one."""
-        files: Iterator[documents.PlanFile] = (
+        files = (
             documents.PlanFile(task=node.id, output=output, **entry._asdict())
             for node in wanted
-            for output, entries in artifacts.manifest(str(node.files)).items()
-            for entry in entries
+            for output, entries in sorted(artifacts.manifest(str(node.files)).items())
+            for entry in sorted(entries, key=_in_folders)
+            # the file where the page before ended may be gone: a retry makes others
+            if node.id != task or (output, _in_folders(entry)) > (passed[0], passed[1].split("/"))
         )
-        if passed is not None:
-            files = islice(dropwhile(lambda file: [file.task, file.output, file.path] != passed, files), 1, None)
         return list(islice(files, request.limit + 1))
 
     items = await asyncio.to_thread(read)
     last = items[request.limit - 1] if len(items) > request.limit else None
     following = None if last is None else json.dumps([last.task, last.output, last.path])
     return documents.Page(items=items[: request.limit], next=following)
+
+
+def _in_folders(entry: FileEntry) -> list[str]:
+    """The place of a file among others: those of a folder are together."""
+    return entry.path.split("/")
 
 
 def _file_key(after: str) -> list[str]:
