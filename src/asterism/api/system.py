@@ -75,9 +75,6 @@ class LocalSystem(Operations):
     caller: Credential | None = None
     """Whose scopes limit what is done; None if nothing does."""
 
-    groups: frozenset[str] = frozenset()
-    """The groups that a proxy names for the caller."""
-
     client: Actor | None = None
     """Who asks, if it is not this process."""
 
@@ -88,6 +85,11 @@ class LocalSystem(Operations):
     def entry(self) -> PendingEntry | None:
         """The entry in the audit log of the operation under way; None if it changes nothing."""
         return ENTRY.get()
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """The groups that a proxy names for the caller."""
+        return frozenset() if self.caller is None else self.caller.groups
 
     @property
     def actor(self) -> Actor:

@@ -188,7 +188,6 @@ class ServerState:
         actor = None if caller is None else self.actor_of(caller, request)
         system = LocalSystem(fleet, editor, self.submitted, self.spawn, own=False, client=actor, proposer=self.proposer)
         system.caller = caller
-        system.groups = frozenset() if caller is None else caller.groups
         system.edited_plans, system.audit_log = self.edited_plans, self.audit_log  # those of all callers
         return system
 
