@@ -99,6 +99,8 @@ async def test_an_answer_to_a_cycle_is_that_of_an_editor() -> None:
         with pytest.raises(Refused) as refused:
             await call(ann, "answer_cycle", plan="nightly", cycle=1, edits=[REMOVE])
         assert rules_of(refused) == ["scope"]
+        with pytest.raises(Refused, match=r"has scopes\. A person does with: asterism plan release-cycle nightly 1"):
+            await call(ann, "release_cycle", plan="nightly", cycle=1)
         await cancel(stage.fleet(), "nightly")
         open_gates()
         await ended(ann)

@@ -54,6 +54,7 @@ async def test_a_client_submits_a_plan_and_reads_everything_about_it(mode: str) 
         assert (listed["name"], listed["done"]) == ("nightly", 2)
         assert (await call(client, "read_task", plan="nightly", task="a"))["result"] == "a done"
         assert (await call(client, "why_task", plan="nightly", task="b"))["status"] == "completed"
+        assert (await call(client, "why_plan", plan="nightly"))["causes"] == []
         assert (await call(client, "read_task_logs", plan="nightly", task="a"))["items"] == []
         story = (await call(client, "read_story", plan="nightly", task="a"))["items"]
         assert [entry["what"] for entry in story][-1] == "completed"
@@ -178,6 +179,24 @@ async def test_many_edits_of_two_clients_are_each_applied_once() -> None:
 
 
 # -- cycles ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cycle_that_another_editor_has_claimed_is_released() -> None:
+    async with running_plan(plan=OUTSIDE) as (client, scene, _):
+        open_gates("a")
+        await asyncio.sleep(2.0)
+        async with Client(server_of(scene, name="bob")) as bob:
+            await call(bob, "claim_cycle", plan="nightly", cycle=1)
+        [cause] = (await call(client, "why_plan", plan="nightly"))["causes"]
+        assert (cause["tasks"], cause["behind"], "bob" in cause["text"]) == (["b"], 1, True)
+        async with Client(server_of(scene, "edit:nightly", name="robot")) as robot:
+            with pytest.raises(Refused, match="this needs the scope operate"):
+                await call(robot, "release_cycle", plan="nightly", cycle=1)
+        released = await call(client, "release_cycle", plan="nightly", cycle=1, reason="bob is away")
+        assert released["id"] == 1
+        assert (await call(client, "list_cycles", plan="nightly"))["items"] == []
+        open_gates("bc")
+        assert (await ended(client))["counts"] == {"completed": 3}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -165,6 +165,13 @@ TOOLS: Mapping[str, McpTool] = {
             _DO.explain_task, "Explain why a task does not run yet, or how it ended.", alias="why_task", untrusted=True
         ),
         McpTool(
+            _DO.explain_plan,
+            "Explain what holds a plan, by cause: the tasks at the beginning of what waits, and how many wait behind "
+            "them.",
+            alias="why_plan",
+            untrusted=True,
+        ),
+        McpTool(
             _DO.read_task_logs,
             "Read what a task printed. `next` is the value of `after` for what follows.",
             untrusted=True,
@@ -211,6 +218,14 @@ TOOLS: Mapping[str, McpTool] = {
             _DO.answer_cycle,
             "Answer an edit cycle with edits, or with none: then the plan goes on as it is. After a rejection the "
             "cycle stays open for another answer.",
+            destructive=True,
+            without=("author",),
+        ),
+        McpTool(
+            _DO.release_cycle,
+            "Close an edit cycle whose editor does not answer, also if another has claimed it: the plan goes on as it "
+            "is. A plan that limits its editors is released by a person.",
+            untrusted=True,
             destructive=True,
             without=("author",),
         ),

@@ -242,6 +242,10 @@ async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> do
 
 
 async def release_cycle(system: LocalSystem, request: declared.ReleaseCycle) -> documents.CycleDetails:
+    if system.editor is not None and (limits := await _limits_of(system, request.plan)):
+        words = f"a review of plan {request.plan!r} is not ended by an editor: the plan has {limits}"
+        action = f"asterism plan release-cycle {request.plan} {request.cycle}"
+        raise RequestRefused(403, f"{words}. A person does with: {action}")
     who = signature(system, request.author)
     cycle = await cycle_requests.release_cycle(
         system.fleet, request.plan, request.cycle, request.reason, who=who, timeout=request.timeout
@@ -429,17 +433,22 @@ async def check_retry_plan(system: LocalSystem, request: RetryPlan) -> None:
     """Raise RequestRefused if an editor may not retry a plan."""
     if system.editor is None:
         return
-    stored = (await read_plan(system.fleet, request.plan)).record
+    limits = await _limits_of(system, request.plan)
+    if limits or request.edits:
+        why = f"it has {limits}" if limits else "edits with a retry are for people"
+        words = f"plan {request.plan!r} is not retried by an editor: {why}"
+        raise RequestRefused(403, f"{words}. A person does with: asterism plan retry {request.plan}")
+
+
+async def _limits_of(system: LocalSystem, name: str) -> str:
+    """What of a plan limits its editors; empty if nothing does."""
+    stored = (await read_plan(system.fleet, name)).record
     limits = {
         "scopes": bool(scopes_of(stored.head)),
         "rules for approvals": bool(rules_of(stored.head)[0]),
         "untrusted tasks": bool(stored.plan.untrusted),
     }
-    reasons = [what for what, there in limits.items() if there]
-    if reasons or request.edits:
-        why = f"it has {' and '.join(reasons)}" if reasons else "edits with a retry are for people"
-        words = f"plan {request.plan!r} is not retried by an editor: {why}"
-        raise RequestRefused(403, f"{words}. A person does with: asterism plan retry {request.plan}")
+    return " and ".join(what for what, there in limits.items() if there)
 
 
 def check_backfill(system: LocalSystem, *, only_missing: bool) -> None:
