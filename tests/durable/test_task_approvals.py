@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditBatch, UpdateTask, WaitingEdit
 from asterism.durable.approval_store import list_approvals
@@ -96,3 +97,17 @@ async def test_an_edit_of_a_plan_that_nobody_runs_makes_the_task_ask_again(stage
     assert states == [(1, "expired"), (2, "waiting")]
     await approve_edit(stage.fleet(), "nightly", 2)
     assert (await job).state == "completed"
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["live", "at rest"])
+async def test_an_editor_does_not_take_the_approval_away(stage: Stage, runs: bool) -> None:
+    job = await asking(stage, timeout=3600.0)
+    if not runs:
+        await leave(job)
+    batch = EditBatch((UpdateTask("deploy", approval=None),))
+    for dry_run in (True, False):
+        with pytest.raises(EditRejected, match="'deploy' needs approval; only a person removes"):
+            await edit_plan(stage.fleet(), "nightly", batch, editor="robot", dry_run=dry_run)
+    job = job if runs else stage.spawn(stage.orchestrator().run_stored("nightly"))
+    await refuse_edit(stage.fleet(), "nightly", 1)
+    assert ((await job).state, dict(DONE)) == ("partially_failed", {"build": 1})

@@ -135,6 +135,8 @@ async def test_a_person_may_take_the_approval_away_and_cancel_the_task() -> None
     assert ORDER == ["build", "docs"]
 
 
+@pytest.mark.parametrize("options", [{}, {"scopes": [EditScope()]}], ids=["no scopes", "scopes"])
+@pytest.mark.parametrize("approval", [{"by": "ann"}, {}], ids=["ann", "everybody"])
 @pytest.mark.parametrize(
     "edits",
     [
@@ -144,11 +146,36 @@ async def test_a_person_may_take_the_approval_away_and_cancel_the_task() -> None
         (RemoveTask("deploy"), AddTask(task("deploy"))),
     ],
 )
-async def test_an_editor_does_not_take_the_approval_away(edits: tuple[Any, ...]) -> None:
-    runner, running = await asking({"by": "ann"}, scopes=[EditScope()])
+async def test_an_editor_does_not_take_the_approval_away(
+    edits: tuple[Any, ...], approval: dict[str, Any], options: dict[str, Any]
+) -> None:
+    runner, running = await asking(approval, **options)
     with pytest.raises(EditRejected, match="'deploy' needs approval; only a person removes"):
         runner.edit("p", EditBatch(edits), editor="robot")
     runner.approve(1, "ann")
+    await running
+
+
+async def test_an_editor_function_does_not_take_the_approval_away() -> None:
+    runner = Orchestrator([LocalDevice("here")], editor=lambda context: [UpdateTask("deploy", approval=None)])
+    running = asyncio.ensure_future(runner.run(release({"by": "ann", "timeout": 60.0})))
+    result = await running
+    assert "deploy" not in ORDER
+    assert result.plan["deploy"].status == "failed"
+
+
+async def test_an_editor_does_not_take_the_approval_of_the_elements_of_a_group_away() -> None:
+    plan = Constellation("p")
+    plan.add(task("slow"))
+    template = {"shell": "true", "approval": {}}
+    plan.add(Task("hosts", foreach={"from": "slow", "template": template}), "slow")
+    runner = Orchestrator([LocalDevice("here")])
+    running = asyncio.ensure_future(runner.run(plan))
+    await asyncio.sleep(0)
+    bare = {"from": "slow", "template": {"shell": "true"}}
+    with pytest.raises(EditRejected, match="'hosts' needs approval; only a person"):
+        runner.edit("p", EditBatch((UpdateTask("hosts", foreach=bare),)), editor="robot")
+    await runner.cancel("p")
     await running
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from asterism import AsyncClient
 from asterism.api import documents
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
 from asterism.core.record_codec import read_record
 from asterism.models import Budget, ModelEditor
-from tests.durable.durable_scenes import DONE, Stage, chain
+from tests.durable.durable_scenes import DONE, Stage, chain, task
 from tests.durable.durable_work import gate
 from tests.models.editor_scenes import REPAIR, ScriptedCaller, pipeline
 from tests.security.test_requests import problem
@@ -133,6 +134,23 @@ async def test_an_edit_waits_and_a_person_approves_it() -> None:
         open_gates()
         await ended(ann)
         assert set(DONE) == {"a", "c"}
+
+
+async def test_a_credential_for_edits_does_not_take_the_approval_of_a_task_away() -> None:
+    async with plan_server() as (scene, stage):
+        plan = Constellation("nightly")
+        plan.add(task("a", approval={"timeout": 3600.0}))
+        stage.spawn(stage.orchestrator().run(plan))
+        async with scene.client("edit:nightly") as robot, scene.client("operate") as ann:
+            while not (await ann.get(f"{PLAN}/approvals")).json().get("items"):
+                await scene.fleet.clock.sleep(0.1)
+            take = {"op": "update_task", "task_id": "a", "changes": {"approval": None}}
+            refused = await robot.post(f"{PLAN}/edits", json={"edits": [take]})
+            assert "rejected" in problem(refused, 422)
+            assert "only a person removes" in refused.text
+            assert (await ann.post(f"{PLAN}/approvals/1/refuse")).status_code == 200
+            await ended(ann)
+        assert set(DONE) == set()
 
 
 async def test_an_edit_is_changed_or_refused() -> None:

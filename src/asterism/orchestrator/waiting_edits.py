@@ -42,6 +42,7 @@ from asterism.core.plan.edits import (
     EditWaits,
     WaitingEdit,
 )
+from asterism.core.plan.group_elements import needs_person
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import mark_violations, taint_reasons, taint_violations
@@ -133,7 +134,9 @@ class WaitingEdits:
 
     def _limits(self, editor: str | None) -> bool:
         """Whether there is anything to judge an edit by."""
-        return bool(self.rules or (editor is not None and (self.scopes or self._plan.untrusted or self._plan.tainted)))
+        plan = self._plan
+        of_editor = editor is not None and (self.scopes or plan.untrusted or plan.tainted)
+        return bool(self.rules or of_editor or any(needs_person(node.task) for node in plan.nodes.values()))
 
     def _judged(self, batch: EditBatch, editor: str | None, tried: Trial) -> tuple[EditBatch, tuple[str, ...]]:
         """The batch in the name of its editor, and why it waits. Raises EditRejected."""

@@ -47,6 +47,13 @@ def is_marked(task: Task) -> bool:
     return task.untrusted or (task.foreach is not None and any(work.untrusted for work in work_of(task)))
 
 
+def needs_person(task: Task) -> bool:
+    """Whether a task, or the elements that it will have, need approval."""
+    return task.approval is not None or (
+        task.foreach is not None and any(work.approval is not None for work in work_of(task))
+    )
+
+
 def most_elements(foreach: Mapping[str, Any]) -> int:
     """How many elements a group over a result may have."""
     most = foreach.get("max", DEFAULT_ELEMENTS)

@@ -20,7 +20,7 @@ read stays read. Only a person removes the taint, by the edit ``RemoveTaint``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -85,7 +85,12 @@ def _marks(task: Task | None, name: str) -> list[Any]:
 
 
 def _lacks(marks: list[Any], wanted: list[Any]) -> bool:
-    return any(want and mark != want for mark, want in zip_longest(marks, wanted))
+    return bool(list(_missing(marks, wanted)))
+
+
+def _missing(marks: list[Any], wanted: list[Any]) -> Iterator[Any]:
+    """The marks that are gone or changed. An empty approval is a mark, too: everybody may give it."""
+    return (want for mark, want in zip_longest(marks, wanted) if want not in (None, False) and mark != want)
 
 
 def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:
