@@ -111,3 +111,17 @@ async def test_an_editor_does_not_take_the_approval_away(stage: Stage, runs: boo
     job = job if runs else stage.spawn(stage.orchestrator().run_stored("nightly"))
     await refuse_edit(stage.fleet(), "nightly", 1)
     assert ((await job).state, dict(DONE)) == ("partially_failed", {"build": 1})
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["live", "at rest"])
+async def test_only_those_who_may_decide_take_the_approval_away(stage: Stage, runs: bool) -> None:
+    job = await asking(stage, by="release-managers")
+    if not runs:
+        await leave(job)
+    batch = EditBatch((UpdateTask("deploy", approval=None),), "bob")
+    for dry_run in (True, False):
+        with pytest.raises(EditRejected, match="only release-managers removes"):
+            await edit_plan(stage.fleet(), "nightly", batch, groups=["qa"], dry_run=dry_run)
+    await edit_plan(stage.fleet(), "nightly", batch, groups=["release-managers"])
+    job = job if runs else stage.spawn(stage.orchestrator().run_stored("nightly"))
+    assert ((await job).state, dict(DONE)) == ("completed", {"build": 1, "deploy": 1})

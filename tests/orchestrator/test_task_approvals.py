@@ -10,13 +10,14 @@ import pytest
 
 from asterism.core.errors import EditRejected, InvalidTask, PlanError
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edit_rules import EditScope
+from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import (
     AddTask,
     ApprovalForbidden,
     ApprovalGone,
     CancelTask,
     EditBatch,
+    EditWaits,
     RemoveTask,
     UpdateTask,
 )
@@ -126,8 +127,8 @@ async def test_an_approval_is_for_the_task_as_it_is() -> None:
 
 
 async def test_a_person_may_take_the_approval_away_and_cancel_the_task() -> None:
-    runner, running = await asking({"by": "nobody"})
-    runner.edit("p", EditBatch((UpdateTask("deploy", approval=None),)))
+    runner, running = await asking({"by": "ann"})
+    runner.edit("p", EditBatch((UpdateTask("deploy", approval=None),), author="ann"))
     assert (await running).state == "completed"
     runner, running = await asking({"by": "nobody"})
     runner.edit("p", EditBatch((CancelTask("deploy"),)))
@@ -135,17 +136,34 @@ async def test_a_person_may_take_the_approval_away_and_cancel_the_task() -> None
     assert ORDER == ["build", "docs"]
 
 
+TAKEN_AWAY = [
+    (UpdateTask("deploy", approval=None),),
+    (UpdateTask("deploy", approval={"by": "bob"}),),
+    (RemoveTask("deploy", dependents="bridge"),),
+    (RemoveTask("deploy"), AddTask(Task("deploy", shell="true"))),
+]
+
+
+@pytest.mark.parametrize("edits", TAKEN_AWAY)
+async def test_only_a_person_who_may_decide_takes_the_approval_away(edits: tuple[Any, ...]) -> None:
+    runner, running = await asking({"by": "ann"}, approvals=[ApprovalRule.parse("tasks=mail")])
+    for author in ("bob", ""):
+        with pytest.raises(EditRejected, match="'deploy' needs approval; only ann removes"):
+            runner.edit("p", EditBatch(edits, author))
+    with pytest.raises(EditWaits):
+        runner.edit("p", EditBatch((UpdateTask("mail", description="later"),), "bob"))
+    with pytest.raises(EditRejected, match="only ann removes"):
+        runner.approve(2, "bob", EditBatch(edits, "bob"))
+    runner.approve(2, "bob")
+    runner.edit("p", EditBatch((UpdateTask("deploy", inputs={"name": "other"}),), "bob"))  # it asks again
+    await asyncio.sleep(1.0)
+    runner.approve(3, "ann")
+    assert (await running).state == "completed"
+
+
 @pytest.mark.parametrize("options", [{}, {"scopes": [EditScope()]}], ids=["no scopes", "scopes"])
 @pytest.mark.parametrize("approval", [{"by": "ann"}, {}], ids=["ann", "everybody"])
-@pytest.mark.parametrize(
-    "edits",
-    [
-        (UpdateTask("deploy", approval=None),),
-        (UpdateTask("deploy", approval={"by": "robot"}),),
-        (RemoveTask("deploy", dependents="bridge"),),
-        (RemoveTask("deploy"), AddTask(task("deploy"))),
-    ],
-)
+@pytest.mark.parametrize("edits", TAKEN_AWAY)
 async def test_an_editor_does_not_take_the_approval_away(
     edits: tuple[Any, ...], approval: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -157,9 +175,11 @@ async def test_an_editor_does_not_take_the_approval_away(
 
 
 async def test_an_editor_function_does_not_take_the_approval_away() -> None:
-    runner = Orchestrator([LocalDevice("here")], editor=lambda context: [UpdateTask("deploy", approval=None)])
-    running = asyncio.ensure_future(runner.run(release({"by": "ann", "timeout": 60.0})))
-    result = await running
+    async def editor(view: Any, events: Any) -> list[Any]:
+        return [UpdateTask("deploy", approval=None)]
+
+    runner = Orchestrator([LocalDevice("here")], editor=editor)
+    result = await runner.run(release({"by": "ann", "timeout": 60.0}))
     assert "deploy" not in ORDER
     assert result.plan["deploy"].status == "failed"
 

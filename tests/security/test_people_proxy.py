@@ -68,7 +68,8 @@ async def test_a_person_has_the_scopes_of_the_groups_that_the_proxy_names() -> N
 
 async def test_a_person_approves_the_start_of_a_task_by_the_groups_that_the_proxy_names() -> None:
     plan = Constellation("release")
-    plan.add(Task("deploy", shell="true", approval={"by": "release-managers"}))
+    plan.add(Task("deploy", shell="true", approval={"by": "group:release-managers"}))
+    take = {"edits": [{"op": "update_task", "task_id": "deploy", "changes": {"approval": None}}]}
     async with server_scene(people=the_proxy()) as scene:
         running = asyncio.create_task(DurableOrchestrator(scene.fleet, local=1).run(plan))
         decision = f"{API}/plans/release/approvals/1/approve"
@@ -76,15 +77,35 @@ async def test_a_person_approves_the_start_of_a_task_by_the_groups_that_the_prox
             async with asyncio.timeout(PATIENCE):
                 while (await manager.get(f"{API}/plans/release/approvals")).json().get("items", []) == []:
                     await scene.fleet.clock.sleep(0.05)
-            async with from_address(scene, user="release-managers-fan", groups="ops") as other:
+            async with from_address(scene, user="release-managers", groups="ops") as other:
                 refused = await other.post(decision, json={})
+                taken = await other.post(f"{API}/plans/release/edits", json=take)
             assert (refused.status_code, refused.json()["type"]) == (403, "urn:asterism:problem:approval-forbidden")
+            assert (taken.status_code, "only group:release-managers removes" in taken.text) == (422, True)
             async with from_address(scene, user="eve", groups="release-managers") as observer:  # without operate
                 assert (await observer.get(ME)).json()["scopes"] == ["observe"]
                 refused = await observer.post(decision, json={})
             assert (refused.status_code, refused.json()["type"]) == (403, "urn:asterism:problem:scope-missing")
+            async with from_address(scene, user="group:release-managers", groups="ops") as other:
+                assert (await other.post(decision, json={})).status_code == 403
+                assert (await other.post(f"{API}/plans/release/edits", json=take)).status_code == 422
             assert (await manager.post(decision, json={"author": "release-managers"})).status_code == 403
             assert (await manager.post(decision, json={})).status_code == 200
+        assert (await running).state == "completed"
+
+
+async def test_the_groups_that_the_proxy_names_may_take_the_approval_of_a_task_away() -> None:
+    plan = Constellation("release")
+    plan.add(Task("deploy", shell="true", approval={"by": "release-managers"}))
+    take = {"edits": [{"op": "update_task", "task_id": "deploy", "changes": {"approval": None}}]}
+    async with server_scene(people=the_proxy()) as scene:
+        running = asyncio.create_task(DurableOrchestrator(scene.fleet, local=1).run(plan))
+        async with from_address(scene, groups="ops, release-managers") as manager:
+            async with asyncio.timeout(PATIENCE):
+                while (await manager.get(f"{API}/plans/release/approvals")).json().get("items", []) == []:
+                    await scene.fleet.clock.sleep(0.05)
+            assert (await manager.post(f"{API}/plans/release/edits", json={**take, "dry_run": True})).status_code == 200
+            assert (await manager.post(f"{API}/plans/release/edits", json=take)).status_code == 200
         assert (await running).state == "completed"
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -105,14 +105,21 @@ async def submission(fleet: Fleet, name: str) -> PutRegister:
 
 
 async def edit(
-    fleet: Fleet, name: str, batch: EditBatch, *, editor: str | None = None, entry: PendingEntry | None = None
+    fleet: Fleet,
+    name: str,
+    batch: EditBatch,
+    *,
+    editor: str | None = None,
+    groups: Iterable[str] = (),
+    entry: PendingEntry | None = None,
 ) -> Applied:
     """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended, and
     submits it to plan runners in the same commit.
 
     Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled.
-    ``editor`` is the editor that it comes from; None for a person. ``entry`` is written in the same commit."""
-    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, editor=editor, entry=entry))
+    ``editor`` is the editor that it comes from; None for a person with these ``groups``. ``entry`` is written in the
+    same commit."""
+    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, editor=editor, groups=groups, entry=entry))
 
 
 async def edit_once(
@@ -121,13 +128,14 @@ async def edit_once(
     batch: EditBatch,
     also: Sequence[Write] = (),
     editor: str | None = None,
+    groups: Iterable[str] = (),
     entry: PendingEntry | None = None,
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     writes = list(also)
 
     def submit(waiting: WaitingEdits, plan: RecordedConstellation) -> Applied:
-        applied = waiting.submit(batch, None, editor)
+        applied = waiting.submit(batch, None, editor, groups)
         if entry is not None:  # one that waits for a person has another entry
             writes.append(entry.write())
         return applied
@@ -153,13 +161,15 @@ class TriedEdit(NamedTuple):
     removed: Mapping[int, Sequence[str]]
 
 
-async def try_edit(fleet: Fleet, name: str, batch: EditBatch, editor: str | None = None) -> TriedEdit:
+async def try_edit(
+    fleet: Fleet, name: str, batch: EditBatch, editor: str | None = None, groups: Iterable[str] = ()
+) -> TriedEdit:
     """What an edit would do. Nothing changes. Raises what ``edit`` raises."""
     stored = await load(fleet.store, name)
     await check_not_cancelled(fleet.store, stored.head, "edited")
     await _check_at_rest(fleet, stored, dry_run=True)
     waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
-    waits = waiting.wait_reasons(batch, editor)
+    waits = waiting.wait_reasons(batch, editor, groups)
     stored.plan.check_plugin = check_plugin
     ended = stored.plan.state in ENDED
     now = fleet.store.clock()
@@ -377,13 +387,14 @@ async def reopen_plan(
     reason: str = "",
     conditions: Conditions = expressions,
     editor: str | None = None,
+    groups: Iterable[str] = (),
     submit: bool = False,
     dry_run: bool = False,
 ) -> Reopened:
     """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or ``from_tasks``
     and what lies below them. ``batch`` is applied in the same commit; it is checked like every edit of ``editor``, None
-    for a person, and rejected if it would wait for approval. Durable on return; nothing runs yet. With ``submit``
-    the same commit submits the plan to plan runners. With ``dry_run`` nothing is written.
+    for a person with these ``groups``, and rejected if it would wait for approval. Durable on return; nothing runs yet.
+    With ``submit`` the same commit submits the plan to plan runners. With ``dry_run`` nothing is written.
 
     Raises UnknownConstellation, AlreadyRunning, EditRejected, UnknownTask, and PlanError if the plan has not ended, was
     cancelled, or has nothing to run again."""
@@ -397,7 +408,11 @@ async def reopen_plan(
         waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
         signed = None if batch is None else replace(batch, editor=editor)
         again = stored.plan.run_again(
-            fleet.store.clock(), from_tasks, signed, why, lambda edit_batch: waiting.check_retry(edit_batch, editor)
+            fleet.store.clock(),
+            from_tasks,
+            signed,
+            why,
+            lambda edit_batch: waiting.check_retry(edit_batch, editor, groups),
         )
         if not dry_run:
             writes = await _writes(fleet, stored, steps)

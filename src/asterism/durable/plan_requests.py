@@ -123,25 +123,28 @@ async def edit_plan(
     dry_run: bool = False,
     timeout: float = ANSWER_TIMEOUT,
     editor: str | None = None,
+    groups: Iterable[str] = (),
     alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
     entry: PendingEntry | None = None,
 ) -> EditAnswer:
     """Edit a stored plan, whether a process runs it or not. Durable on return. ``editor`` is the name of the editor
-    that the edit comes from, which has a scope; None for a person. A plan that no process runs is edited within the
-    context ``alone``. ``entry`` is written in the commit of the edit, unless another process applies it.
+    that the edit comes from, which has a scope; None for a person, its author, with these ``groups``. A plan that no
+    process runs is edited within the context ``alone``. ``entry`` is written in the commit of the edit, unless another
+    process applies it.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises UnknownConstellation,
     EditRejected with every violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled,
     NotAnswered and AnswerLost."""
     if dry_run:
-        return EditAnswer(**(await admin.try_edit(fleet, name, batch, editor))._asdict())
-    request = {"batch": batch} if editor is None else {"batch": batch, "editor": editor}
+        return EditAnswer(**(await admin.try_edit(fleet, name, batch, editor, groups))._asdict())
+    of_whom = {"groups": sorted(groups)} if editor is None else {"editor": editor}
+    request: dict[str, Any] = {"batch": batch, **of_whom}
     before: Head
 
     async def at_rest(also: list[Write]) -> Applied:
         nonlocal before
         before, _ = await read_head(fleet.store, name)
-        return await admin.edit_once(fleet, name, batch, also=also, editor=editor, entry=entry)
+        return await admin.edit_once(fleet, name, batch, also=also, editor=editor, groups=groups, entry=entry)
 
     while name not in fleet.running_plans:
         before, _ = await read_head(fleet.store, name)
@@ -150,7 +153,7 @@ async def edit_plan(
             break
         with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
             async with alone():
-                applied = await admin.edit(fleet, name, batch, editor=editor, entry=entry)
+                applied = await admin.edit(fleet, name, batch, editor=editor, groups=groups, entry=entry)
             return await _answer_at_rest(fleet, before, applied)
     applied, by = await ask(fleet, name, EDIT, request, timeout=timeout, at_rest=at_rest, entry=entry)
     return EditAnswer(applied, by) if by is not None else await _answer_at_rest(fleet, before, applied)
@@ -275,7 +278,8 @@ def read_applied(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Appli
 
 
 def _edit(owner: RunningPlan, request: Mapping[str, Any]) -> Applied:
-    return owner.execution.waiting.submit(batch_of(request) or EditBatch(()), None, request.get("editor"))
+    batch = batch_of(request) or EditBatch(())
+    return owner.execution.waiting.submit(batch, None, request.get("editor"), request.get("groups", ()))
 
 
 def _why(owner: RunningPlan, request: Mapping[str, Any]) -> Why:

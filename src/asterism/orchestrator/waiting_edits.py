@@ -45,7 +45,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.group_elements import needs_person
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
-from asterism.core.plan.taint import mark_violations, taint_reasons, taint_violations
+from asterism.core.plan.taint import approval_violations, mark_violations, taint_reasons, taint_violations
 from asterism.core.plan.task_approval import approvers
 
 Save = Callable[[WaitingEdit], None]
@@ -94,33 +94,35 @@ class WaitingEdits:
                 self.refused.append(edit)
         self._set_timer()
 
-    def submit(self, batch: EditBatch, cycle: int | None = None, editor: str | None = None) -> Applied:
+    def submit(
+        self, batch: EditBatch, cycle: int | None = None, editor: str | None = None, groups: Iterable[str] = ()
+    ) -> Applied:
         """Apply a batch, or let it wait. ``editor`` is the name of the editor that it comes from; None for a person,
-        who has no scope. If the batch names another editor, it is judged by both names, and kept with the first. Raises
-        EditRejected, and EditWaits."""
+        who has no scope: its author, with these ``groups``. If the batch names another editor, it is judged by both
+        names, and kept with the first. Raises EditRejected, and EditWaits."""
         now, plan = self._now(), self._plan
         self._check_devices(batch)
         if not self._limits(editor):
             return plan.apply(_from(batch, editor), now)
         tried = trial(plan, batch, now)
-        batch, reasons = self._judged(batch, editor, tried)
+        batch, reasons = self._judged(batch, editor, tried, groups)
         batch = _from(batch, editor)
         if not reasons:
             return plan.apply(batch, now)
         return self._wait(batch, cycle, reasons, tried, now)
 
-    def wait_reasons(self, batch: EditBatch, editor: str | None = None) -> tuple[str, ...]:
+    def wait_reasons(self, batch: EditBatch, editor: str | None = None, groups: Iterable[str] = ()) -> tuple[str, ...]:
         """Why ``submit`` would let a batch wait; empty if it would not. Changes nothing. Raises EditRejected if the
         batch names an unknown device, is outside the scope of its editor, or cannot wait."""
         self._check_devices(batch)
         if not self._limits(editor):
             return ()
-        return self._judged(batch, editor, trial(self._plan, batch, self._now()))[1]
+        return self._judged(batch, editor, trial(self._plan, batch, self._now()), groups)[1]
 
-    def check_retry(self, batch: EditBatch, editor: str | None = None) -> None:
+    def check_retry(self, batch: EditBatch, editor: str | None = None, groups: Iterable[str] = ()) -> None:
         """Raise EditRejected if a batch that comes with a retry is outside the scope of its editor, or would wait: the
         retry would begin without it."""
-        reasons = self.wait_reasons(batch, editor)
+        reasons = self.wait_reasons(batch, editor, groups)
         if reasons:
             problem = f"it needs approval ({'; '.join(reasons)}): retry the plan without edits, and then edit it"
             self._plan.reject(batch, [Violation(None, "approval", problem)])
@@ -138,13 +140,17 @@ class WaitingEdits:
         of_editor = editor is not None and (self.scopes or plan.untrusted or plan.tainted)
         return bool(self.rules or of_editor or any(needs_person(node.task) for node in plan.nodes.values()))
 
-    def _judged(self, batch: EditBatch, editor: str | None, tried: Trial) -> tuple[EditBatch, tuple[str, ...]]:
+    def _judged(
+        self, batch: EditBatch, editor: str | None, tried: Trial, groups: Iterable[str]
+    ) -> tuple[EditBatch, tuple[str, ...]]:
         """The batch in the name of its editor, and why it waits. Raises EditRejected."""
         plan = self._plan
         if editor is not None:
             for name in dict.fromkeys((editor, batch.editor or editor)):
                 self.check_editor(batch, name, tried)
             batch = replace(batch, author=editor)  # whatever name it signs with
+        else:
+            self._check_person(batch, batch.author, groups, tried)
         if tried.violations:  # apply rejects it: a person is not asked about an edit that cannot be applied
             return batch, ()
         reasons = approval_reasons(self.rules, batch, plan, tried, None if editor is None else batch.editor or editor)
@@ -163,6 +169,12 @@ class WaitingEdits:
             *mark_violations(tried),
             *taint_violations(batch),
         ]
+        if outside:
+            self._plan.reject(batch, [*tried.violations, *outside])
+
+    def _check_person(self, batch: EditBatch, who: str, groups: Iterable[str], tried: Trial) -> None:
+        """Raise EditRejected if a batch takes an approval away about which a person may not decide."""
+        outside = approval_violations(tried, who, [*groups])
         if outside:
             self._plan.reject(batch, [*tried.violations, *outside])
 
@@ -226,6 +238,7 @@ class WaitingEdits:
                 problem = f"approval {number} is for the start of task {edit.task!r}; to change the task, edit the plan"
                 self._plan.reject(batch, [Violation(None, "approval", problem)])
             self._check_devices(batch)
+            self._check_person(batch, who, groups, trial(self._plan, batch, now))
         applied = self._plan.apply(edit.batch if batch is None else replace(batch, editor=None), now)
         why = ": ".join([*(["changed"] if batch is not None else []), *([reason] if reason else [])])
         decided = edit.decided(APPROVED, who, now, why, applied.version)

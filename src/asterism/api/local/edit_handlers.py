@@ -207,6 +207,7 @@ async def _edit(
         dry_run=request.dry_run,
         timeout=request.timeout,
         editor=editor,
+        groups=system.groups,
         alone=lambda: system.edited_plans.alone(request.plan),
         entry=system.entry,
     )

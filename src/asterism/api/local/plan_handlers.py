@@ -480,6 +480,7 @@ async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> docume
         batch=batch,
         reason=request.reason,
         editor=system.editor,
+        groups=system.groups,
         submit=True,
         dry_run=request.dry_run,
     )

@@ -383,7 +383,7 @@ class WaitingEdit(Record, sparse=("task", "by"), checked=True):
 
     def check_approver(self, who: str, groups: Iterable[str] = ()) -> None:
         """Raise ApprovalForbidden if a person with this name and these groups may not decide."""
-        if not may_decide(self.by, {who, *groups}):
+        if not may_decide(self.by, who, [*groups]):
             by = " or ".join(self.by)
             raise ApprovalForbidden(f"approval {self.id}, {self.subject}, is decided by {by}, and not by {who!r}")
 

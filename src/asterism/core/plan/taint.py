@@ -20,7 +20,7 @@ read stays read. Only a person removes the taint, by the edit ``RemoveTaint``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -33,6 +33,7 @@ from asterism.core.plan.group_elements import work_of
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task_approval import approvers, may_decide
 
 UNTRUSTED = "the editor may have read untrusted data"
 """How the reason begins for which an edit waits."""
@@ -48,29 +49,45 @@ def taint_of_editor(graph: Graph) -> list[str]:
 def mark_violations(tried: Trial) -> list[Violation]:
     """Why the edits of an editor are rejected, without a question to a person: in the end an untrusted task, or one
     that needs approval, or a group of such elements, is gone or has no mark."""
-    untrusted = _lost(tried, "untrusted", "is marked as untrusted", "the mark")
-    return untrusted + _lost(tried, "approval", "needs approval", "or changes that")
+    untrusted = [
+        _violation(change, "untrusted", "is marked as untrusted; only a person removes", "the mark")
+        for change, _ in _lost(tried, "untrusted")
+    ]
+    return untrusted + [_violation(change, *_APPROVAL, _OR_CHANGES) for change, _ in _lost(tried, "approval")]
 
 
-def _lost(tried: Trial, name: str, words: str, mark: str) -> list[Violation]:
-    """The edits after which a task lacks a field that marks it."""
+def approval_violations(tried: Trial, who: str, groups: Collection[str]) -> list[Violation]:
+    """Why the edits of a person are rejected: in the end a task lacks its approval, about which others decide."""
+    violations = []
+    for change, approvals in _lost(tried, "approval"):
+        deciders = [by for by in map(approvers, approvals) if not may_decide(by, who, groups)]
+        if deciders:
+            words = f"needs approval; only {' or '.join(deciders[0])} removes"
+            violations.append(_violation(change, "approval", words, _OR_CHANGES))
+    return violations
+
+
+_APPROVAL = ("approval", "needs approval; only a person removes")
+_OR_CHANGES = "or changes that"
+
+
+def _violation(change: Change, name: str, words: str, mark: str) -> Violation:
+    what = "the task: cancel it instead" if change.after is None else mark
+    return Violation(change.edit, name, f"task {change.task_id!r} {words} {what}")
+
+
+def _lost(tried: Trial, name: str) -> Iterator[tuple[Change, list[Any]]]:
+    """The edits after which a task lacks a field that marks it, and what it was."""
     marks: dict[str, list[Any]] = {}
     lost: dict[str, Change] = {}
     for change in tried.changes:
         wanted = marks.setdefault(change.task_id, _marks(change.before, name))
-        if not _lacks(_marks(change.after, name), wanted):
+        if not _missing(_marks(change.after, name), wanted):
             lost.pop(change.task_id, None)
         elif change.task_id not in lost or lost[change.task_id].after is None:
             lost[change.task_id] = change
-    return [
-        Violation(
-            change.edit,
-            name,
-            f"task {change.task_id!r} {words}; only a person removes "
-            + ("the task: cancel it instead" if change.after is None else mark),
-        )
-        for change in lost.values()
-    ]
+    for task_id, change in lost.items():
+        yield change, _missing(_marks(change.after, name), marks[task_id])
 
 
 def taint_violations(batch: EditBatch) -> list[Violation]:
@@ -84,13 +101,9 @@ def _marks(task: Task | None, name: str) -> list[Any]:
     return [] if task is None else [getattr(work, name) for work in work_of(task)]
 
 
-def _lacks(marks: list[Any], wanted: list[Any]) -> bool:
-    return bool(list(_missing(marks, wanted)))
-
-
-def _missing(marks: list[Any], wanted: list[Any]) -> Iterator[Any]:
+def _missing(marks: list[Any], wanted: list[Any]) -> list[Any]:
     """The marks that are gone or changed. An empty approval is a mark, too: everybody may give it."""
-    return (want for mark, want in zip_longest(marks, wanted) if want not in (None, False) and mark != want)
+    return [want for mark, want in zip_longest(marks, wanted) if want not in (None, False) and mark != want]
 
 
 def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:

@@ -24,6 +24,10 @@ EXCLUDED = ("foreach", "wait_for", "revocable")
 """The fields of tasks that do not start on a device once, when they are ready."""
 
 
+GROUP = "group:"
+"""How a pattern begins that is for groups only."""
+
+
 class NotApproved(AsterismError):
     """A person refused the start of a task, or nobody approved it in time."""
 
@@ -34,8 +38,10 @@ def approvers(approval: Mapping[str, Any]) -> tuple[str, ...]:
     return (by,) if isinstance(by, str) else tuple(by)
 
 
-def may_decide(by: Collection[str], names: Collection[str]) -> bool:
-    """Whether somebody with these names, their own and those of their groups, is among those who may decide."""
+def may_decide(by: Collection[str], who: str, groups: Collection[str]) -> bool:
+    """Whether a person is among those who may decide. A pattern ``group:NAME`` is for groups only; any other is for
+    names of persons and of groups."""
+    names = {*groups, *(f"{GROUP}{group}" for group in groups), *([] if who.startswith(GROUP) else [who])}
     return not by or any(fnmatchcase(name, pattern) for name in names for pattern in by)
 
 
