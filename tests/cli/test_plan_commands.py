@@ -319,6 +319,12 @@ def test_a_task_is_changed_without_json(scene: Scene) -> None:
     scene.ok("plan", "edit", "nightly", "--set", "test.description=", "--set", "test.timeout=null")
     task = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan["test"].task
     assert (task.description, task.timeout) == ("", None)
+    words = ["--set", "test.heartbeat_timeout=10s", "--set", 'test.approval={"by": "ann", "timeout": "4h"}']
+    scene.ok("plan", "edit", "nightly", *words)
+    task = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan["test"].task
+    assert (task.heartbeat_timeout, task.approval) == (10.0, {"by": "ann", "timeout": 14_400.0})
+    wrong = scene.run("plan", "edit", "nightly", "--set", 'test.approval={"timeout": "soon"}')
+    assert (wrong.exit_code, "soon" in wrong.stderr) == (64, True)
 
 
 @pytest.mark.parametrize(

@@ -432,7 +432,7 @@ def _changes(values: Sequence[str], files: Sequence[str]) -> dict[str, dict[str,
 
 
 _TEXTS = ("shell", "call", "cwd", "description", "device", "join", "priority", "agent")
-_DURATIONS = ("timeout", "backoff", "estimate")
+_DURATIONS = ("timeout", "heartbeat_timeout", "backoff", "estimate")
 
 
 def _field_value(name: str, text: str, hint: str) -> Any:
@@ -446,6 +446,9 @@ def _field_value(name: str, text: str, hint: str) -> Any:
     if name in _DURATIONS and text != "null":
         return duration(text)
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"{name} is JSON, and {text!r} is not: {error}.", param_hint=hint) from None
+    if name in ("approval", "wait_for") and isinstance(value, dict) and isinstance(value.get("timeout"), str):
+        value["timeout"] = duration(value["timeout"])
+    return value
