@@ -33,6 +33,7 @@ RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}, {"tasks": ["deploy-
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIN", "hunter2")
     scene = keeping(Scene(tmp_path))
 
     async def rule(fleet: Fleet) -> None:
@@ -200,7 +201,12 @@ RELEASE = """
 id: release
 tasks:
   build: {shell: 'echo built'}
-  deploy: {shell: 'echo deployed', after: build, approval: {by: [ann, "release-*"], timeout: 4h, else: fail}}
+  deploy:
+    shell: 'echo deployed hunter2'
+    env: {PIN: {secret: PIN}}
+    inputs: {note: hunter2}
+    after: build
+    approval: {by: [ann, "release-*"], timeout: 4h, else: fail}
 """
 
 
@@ -214,13 +220,18 @@ def test_a_task_waits_for_approval_also_after_its_process_was_killed(scene: Scen
         owner.wait(PATIENCE)
     lines = scene.ok("plan", "approvals", "release").splitlines()
     assert lines[0].startswith("approval 1: start of task 'deploy', waits for ")
-    assert lines[1] == "    waits because of: task 'deploy' waits for approval by ann or release-*"
-    assert lines[2].startswith("    not approved in ")
+    assert lines[1:3] == ["    start task 'deploy'", "        shell: echo deployed [secret]"]
+    assert '        inputs: {"note": "[secret]"}' in lines
+    assert "hunter2" not in "".join(lines)
+    assert "    waits because of: task 'deploy' waits for approval by ann or release-*" in lines
+    assert any(line.startswith("    not approved in ") for line in lines)
     assert "it waits for approval 1 by ann or release-*" in scene.ok("plan", "why", "release", "deploy")
     other = scene.run("plan", "approve", "release", "1", "--by", "bob")
     assert (other.exit_code, "is decided by ann or release-*, and not by 'bob'" in other.stderr) == (64, True)
     said = scene.ok("plan", "approve", "release", "1", "--by", "release-bot", "--reason", "tested")
     assert said == "Approval 1 of plan 'release' is given: the task starts when a device is free.\n"
+    again = scene.run("plan", "approve", "release", "1", "--by", "ann")
+    assert (again.exit_code, "approval 1: it was approved already by release-bot" in again.stderr) == (64, True)
     scene.ok("resume", "release", "--store", scene.url, "--local", "--takeover-after", "2s")
     assert scene.json("plan", "show", "release")["state"] == "completed"
 

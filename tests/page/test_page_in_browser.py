@@ -373,10 +373,13 @@ def test_the_start_of_a_task_is_approved(browser: Any) -> None:
     scene = release_scene()
     scene.approvals[0].update(task="package", by=["release-*"], batch={"edits": []}, cost=0.0, effects={})
     scene.approvals[0].update(reasons=["task 'package' waits for approval by release-*"])
+    scene.approvals[0].update(changes=["start task 'package'", "    shell: ./package.sh", "    device: lab-1"])
     with served(scene) as url, opened(browser, url, "#/plans/release/edits") as page:
         waiting = page.locator(".waiting", has_text="The start of package needs approval")
         waiting.wait_for()
         assert "Decided by\nrelease-*" in waiting.inner_text()
+        assert "./package.sh" in waiting.inner_text()
+        assert "lab-1" in waiting.inner_text()
         assert waiting.get_by_role("button").all_inner_texts() == ["Approve", "Refuse"]
         page.get_by_label("Reason for the decision").fill("tested")
         page.get_by_role("button", name="Approve").click()

@@ -128,7 +128,7 @@ async def test_an_edit_waits_and_a_person_approves_it() -> None:
         assert await items(ann, "approvals") == []
         (decided,) = await items(ann, "approvals?all=true")
         assert decided["state"] == "approved"
-        assert "nothing waits for approval 1" in problem(await ann.post(f"{PLAN}/approvals/1/approve"), 404)
+        assert "it was approved already by" in problem(await ann.post(f"{PLAN}/approvals/1/approve"), 404)
         kinds = [entry["what"] for entry in await items(ann, "changes") if entry["kind"] == "approval"]
         assert kinds == ["edit waits", "edit approved"]
         open_gates()

@@ -249,7 +249,7 @@ class WaitingEdit(Document):
 
     id: int
     batch: JsonObject
-    changes: Annotated[list[str], Doc("The edits as lines, with every field of a task that they add or change.")]
+    changes: Annotated[list[str], Doc("The edits as lines, with every field of a task that they add, change or start.")]
     at: float
     expires_at: float
     reasons: list[str]

@@ -270,8 +270,8 @@ async def _cancel_stopped(fleet: Fleet, name: str, applied: Applied) -> None:
 
 
 def of_rules(waiting: WaitingEdits, name: str) -> WaitingEdits:
-    """The waiting edits of a plan. Raises ApprovalGone if the plan has no rules, and no edit waits."""
-    if not waiting.rules and not waiting.waiting:
+    """The waiting edits of a plan. Raises ApprovalGone if the plan has no rules, and no edit waits or waited."""
+    if not waiting.rules and not waiting.waiting and not waiting.decided:
         raise ApprovalGone(f"plan {name!r} has no rules for approvals, and no edit of it waits for a person")
     return waiting
 

@@ -79,6 +79,9 @@ class WaitingEdits:
         self.refused: list[WaitingEdit] = []
         """The answers of editors that were refused, or that nobody approved in time; oldest first."""
 
+        self.decided: dict[int, str] = {}
+        """What was decided about the other edits, in words."""
+
         self.parked: dict[Node, None] = {}  # ready tasks that a waiting edit holds
         self._held: Counter[str] = Counter()
         self._newest = 0
@@ -90,7 +93,9 @@ class WaitingEdits:
             self._newest = max(self._newest, edit.id)
             if edit.state == WAITING:
                 self._add(edit)
-            elif edit.state in (REFUSED, EXPIRED) and edit.cycle is not None:
+                continue
+            self.decided[edit.id] = _decision(edit)
+            if edit.state in (REFUSED, EXPIRED) and edit.cycle is not None:
                 self.refused.append(edit)
         self._set_timer()
 
@@ -221,9 +226,8 @@ class WaitingEdits:
         """Raises ApprovalGone."""
         edit = self.waiting.get(number)
         if edit is None or edit.expires_at <= self._now() or (edit.task is not None and self._asking(edit) is None):
-            raise ApprovalGone(
-                f"nothing waits for approval {number}: it was approved, refused, its time was up, or it never existed"
-            )
+            why = self.decided.get(number, "it was approved, refused, its time was up, or it never existed")
+            raise ApprovalGone(f"nothing waits for approval {number}: {why}")
         return edit
 
     def approve(
@@ -286,6 +290,7 @@ class WaitingEdits:
 
     def _decide(self, edit: WaitingEdit, what: str, why: str) -> None:
         del self.waiting[edit.id]
+        self.decided[edit.id] = _decision(edit)
         self._held.subtract(edit.tasks)
         self._record(what, edit, why)
         if edit.task is not None and (node := self._asking(edit)) is not None:
@@ -334,6 +339,12 @@ class WaitingEdits:
         if edit.cycle is not None:
             self.refused.append(edit)
         self._announce("edit_refused", edit)
+
+
+def _decision(edit: WaitingEdit) -> str:
+    if edit.state == EXPIRED:
+        return f"it has expired: {edit.why}"
+    return f"it was {edit.state} already by {edit.decided_by}"
 
 
 def _from(batch: EditBatch, editor: str | None) -> EditBatch:

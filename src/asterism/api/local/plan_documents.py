@@ -42,7 +42,7 @@ from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, PENDING, RUNNING
-from asterism.core.plan.task import needs_text
+from asterism.core.plan.task import Task, needs_text
 from asterism.core.plan.work_patterns import effects_of
 from asterism.core.record_codec import read_record
 from asterism.durable.approval_store import escalation_of
@@ -327,7 +327,10 @@ async def approval_documents(
 
 
 def _changes(edit: WaitingEdit, record: StoredConstellation) -> list[str]:
-    """The work of an edit; the old values only while it waits."""
+    """The work of an edit, or of a task that asks for its start; the old values, and the task, only while it waits."""
+    if edit.task is not None:
+        node = record.plan.nodes.get(edit.task) if edit.state == WAITING else None
+        return [] if node is None else [clean(f"start task {edit.task!r}"), *_field_lines(node.task)]
     return list(change_lines(edit.batch.edits, record.plan if edit.state == WAITING else None))
 
 
@@ -341,8 +344,7 @@ def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[s
         yield from _removed_lines(removed.get(number, ()))
         if isinstance(edit, AddTask):
             tasks[edit.task.id] = edit.task
-            fields = edit.task.to_json()
-            yield from (f"    {field}: {_value(value)}" for field, value in fields.items() if field != "id")
+            yield from _field_lines(edit.task)
         elif isinstance(edit, UpdateTask):
             old = tasks.get(edit.task_id)
             for field, value in edit.to_json()["changes"].items():
@@ -350,6 +352,10 @@ def change_lines(edits: Sequence[Edit], plan: Graph | None = None) -> Iterator[s
                 yield f"    {field}: {before}{_value(value)}"
             if old is not None:
                 tasks[edit.task_id] = old.changed(edit.changes)
+
+
+def _field_lines(task: Task) -> Iterator[str]:
+    return (f"    {field}: {_value(value)}" for field, value in task.to_json().items() if field != "id")
 
 
 def edit_line(edit: Edit) -> str:

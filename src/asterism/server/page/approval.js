@@ -14,7 +14,7 @@ export function Approval({ item, name, done, show, change, cycle }) {
   const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
   return html`<article class="waiting"><p class="head">${item.task ? html`<span>The start of <b>${item.task}</b> needs approval</span>` : html`<b>${item.batch.author || "an editor"}</b> wants to change the plan`}<span class="spring"></span><time>${clock(item.at)}</time></p>
     ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
-    ${!item.task && html`<${Diff} edits=${item.batch.edits} changes=${item.changes} />`}
+    ${(!item.task || item.changes?.length > 0) && html`<${Diff} edits=${item.batch.edits} changes=${item.changes} />`}
     <${Facts} item=${item} cost=${cycle?.cost} />
     ${may("approve_edit") && html`<${Field} label="Reason for the decision">${lines(reason, setReason, { people: true })}<//>`}
     <p class="buttons"><${Action} operation="approve_edit" kind="primary" act=${decide("approve")}>Approve<//>${!item.task && may("approve_edit") && html`<button data-operation="approve_edit" onClick=${() => change(item)}>Change…</button>`}<${Action} operation="refuse_edit" kind="danger" act=${decide("refuse")}>Refuse<//>${show && html`<a class="button" href=${item.task ? addressOf(["plans", name, "graph"], { task: item.task }) : show}>Show in the graph</a>`}</p></article>`;
