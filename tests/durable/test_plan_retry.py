@@ -319,7 +319,7 @@ async def test_edits_of_a_retry_obey_the_rules_of_the_plan(
 async def test_without_that_check_a_retry_would_apply_an_edit_that_needs_approval(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WaitingEdits, "check_retry", lambda self, batch, editor=None: None)
+    monkeypatch.setattr(WaitingEdits, "check_retry", lambda *about: None)
     await stage.orchestrator(**LIMITS).run(broken_plan())
     assert (await reopen_plan(stage.fleet(), "nightly", batch=MEND)).version == 1
 
