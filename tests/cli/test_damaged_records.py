@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from asterism.fleet.fleet import Fleet
+from asterism.store.store_errors import StoreCorrupt
 from tests.cli.command_scenes import Scene, started, taken_by
+from tests.cli.stored_plan_scenes import keeping
+from tests.server.server_scenes import ServerScene
 
 SHAPES = [None, [], {}, 0, "", True, [[]], {"a": None}, [{"id": 1}]]
 COMMANDS = [
@@ -100,3 +104,44 @@ def test_no_shape_of_a_register_is_a_traceback(tmp_path: Path, kind: str) -> Non
     for shape in SHAPES:
         damage(scene, "UPDATE registers SET value = ? WHERE key = ?", json.dumps(shape), key)
         look(scene)
+
+
+# -- records of which none may be left out -----------------------------------------------------------------------------
+
+CUT = '{"schema": 1, "st'
+
+
+def test_the_last_record_of_a_journal_is_not_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else a plan would be shown, and would go on, as it was before an acknowledged step."""
+    scene = keeping(Scene(tmp_path))
+    scene.ok("resume", "nightly")
+    last = "(SELECT max(key) FROM registers WHERE key LIKE 'journal/nightly/%')"
+    damage(scene, f"UPDATE registers SET value = ? WHERE key = {last}", CUT)
+    for words in (["plan", "show", "nightly"], ["plan", "story", "nightly"], ["resume", "nightly"]):
+        result = scene.run(*words)
+        assert result.exit_code == 64, (words, result.output)
+        assert "register journal/nightly/" in result.stderr, words
+
+    async def show(fleet: Fleet) -> None:
+        server = ServerScene(fleet)
+        async with server.client() as client:
+            answer = await client.get("/api/v1/plans/nightly")
+        await server.state.close()
+        assert answer.is_error
+        assert "the store is damaged" in answer.text
+
+    scene.ask(show)
+    assert "register journal/nightly/" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["approval/nightly/000002", "limit/api", "limit-account/api", "uses-files/plan/p/a"])
+def test_a_damaged_record_that_its_readers_rely_on_is_an_error(tmp_path: Path, key: str) -> None:
+    """An approval, a limit, what counts its use, and what keeps a file."""
+    scene = Scene(tmp_path).made()
+    damage(scene, "INSERT INTO registers (key, value, revision) VALUES (?, ?, 1)", key, CUT)
+
+    async def read(fleet: Fleet) -> None:
+        with pytest.raises(StoreCorrupt, match=f"register {key} cannot be read"):
+            await fleet.store.registers(f"{key.partition('/')[0]}/")
+
+    scene.ask(read)

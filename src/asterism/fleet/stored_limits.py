@@ -51,7 +51,6 @@ from asterism.store.protocol import (
     Write,
     read_slot,
 )
-from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict
 
 if TYPE_CHECKING:
@@ -100,8 +99,8 @@ class StoredLimits(NamedTuple):
 
 
 async def read_limits(store: Store) -> dict[str, Limit]:
-    """The limits that are set, by name."""
-    return {limit.name: limit for limit in readable(_limit, await store.registers(LIMITS))}
+    """The limits that are set, by name. Raises an error for one that cannot be read."""
+    return {limit.name: limit for limit in map(_limit, await store.registers(LIMITS))}
 
 
 def _limit(register: Register) -> Limit:

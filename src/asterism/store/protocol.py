@@ -615,9 +615,11 @@ class Store(Protocol):
         """
 
     async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
-        """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix.
+        """Return the registers whose keys begin with ``prefix``, by key; all of them with an empty prefix. One that
+        cannot be read is left out, and named in the log.
 
         :param most: how many, at most, the first by key; None for all.
+        :raises StoreCorrupt: a register cannot be read, and its readers rely on all of its kind, as on a journal.
         """
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:

@@ -636,6 +636,24 @@ def register_of(row: Sequence[Any]) -> Register:
         raise CorruptRecord(f"register {key} cannot be read: {error!r}", revision=revision) from error
 
 
+_WHOLE_KINDS = frozenset(
+    {
+        *("journal", "snapshot", "archive", "approval", "exchange"),  # of a plan
+        *("limit", "limit-account"),  # a run would be granted more than its limit allows
+        *("event-taken", "uses-blob", "uses-files", "unchanged"),  # an event would be taken twice, a file removed
+    }
+)
+"""The first parts of the keys of registers of which none may be left out."""
+
+
+def registers_of(rows: Sequence[Any]) -> list[Register]:
+    """The registers in rows. One that cannot be read is left out, and named in the log, unless its readers rely on all
+    of them: then this raises CorruptRecord."""
+    if any(row[0].partition("/")[0] in _WHOLE_KINDS for row in rows):
+        return [register_of(row) for row in rows]
+    return readable(register_of, rows)
+
+
 def _check_form(key: str, value: Any) -> None:
     """Raise KeyError or TypeError for a value that no register with this key has."""
     form = _FORMS.get(key) or _FORMS.get(key.partition("/")[0])

@@ -55,7 +55,7 @@ from asterism.gateway.enrolment import ReservedName, UnknownEnrolment
 from asterism.planfile.loader import BadPlan
 from asterism.series.compare_and_swap import Contended
 from asterism.series.register import BadSeriesName, NotClaimable, OutcomeUnknown, RegisterUnavailable, UnknownSeries
-from asterism.store.store_errors import StoreError, StoreUnavailable
+from asterism.store.store_errors import StoreCorrupt, StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.api")
 
@@ -165,6 +165,8 @@ def error_detail(error: Exception, plan: str | None = None) -> str:
         return "there is no such plan" if plan is None else f"there is no plan {plan!r}"
     if isinstance(error, ConstellationExists):
         return "there is a plan of this name already: give this one another name"
+    if isinstance(error, StoreCorrupt):  # its message names the store
+        return "the store is damaged; the log of the server and 'asterism store check' say where"
     if isinstance(error, StoreError):
         return "the store is unavailable: try again later"  # its message may name a file or a host
     return str(error)

@@ -39,6 +39,7 @@ from asterism.store.row_codec import (
     plan_of,
     readable,
     register_of,
+    registers_of,
     run_of,
     searched,
     session_of,
@@ -181,7 +182,7 @@ class Reads:
 
     async def registers(self, prefix: str, most: int | None = None) -> list[Register]:
         rows = await self._quick.fetch(statements()["registers"], prefix, most) if storable(prefix) else []
-        return readable(register_of, rows)
+        return registers_of(rows)
 
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         before, before_name = query.before

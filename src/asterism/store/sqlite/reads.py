@@ -258,7 +258,7 @@ def register(cursor: sqlite3.Cursor, key: str) -> Register | None:
 def registers(cursor: sqlite3.Cursor, prefix: str, most: int | None = None) -> list[Register]:
     limit = -1 if most is None else most  # SQLite's number for none
     rows = cursor.execute(STATEMENTS["registers"], (prefix, prefix, limit)).fetchall()
-    return row_codec.readable(row_codec.register_of, rows)
+    return row_codec.registers_of(rows)
 
 
 def plans(cursor: sqlite3.Cursor, query: PlanQuery) -> list[PlanRow]:
