@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -12,7 +15,7 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.durable.fleet_device import NO_ACTION, no_action
-from asterism.execution.function_modules import find_function, load_function
+from asterism.execution.function_modules import MOST_AT_ONCE, find_function, function_at, load_function
 from tests.forked_commands import ForkedProgram
 from tests.process_scenes import ended
 
@@ -121,6 +124,39 @@ def test_a_call_that_runs_keeps_the_modules_with_which_it_began(project: Path) -
     write(project, fm_part="FACTOR = 3\n")
     assert load_function("fm_whole:answer")() == 3
     assert running() == 2
+
+
+def test_an_import_inside_a_running_function_gives_the_module_that_is_there_then(project: Path) -> None:
+    write(project, fm_early="FACTOR = 2\n", fm_mid="def answer():\n    import fm_early\n    return fm_early.FACTOR\n")
+    running = load_function("fm_mid:answer")
+    write(project, fm_early="FACTOR = 3\n")
+    assert load_function("fm_mid:answer")() == 3
+    assert running() == 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_with_a_time_in_the_future_is_not_imported_before_every_call(project: Path, again: bool) -> None:
+    """As of a copy from a machine whose clock is ahead."""
+    name = f"fm_ahead_{again}"
+    write(project, **{name: "calls = []\ndef count():\n    calls.append(1)\n    return len(calls)\n"})
+    if again:
+        assert load_function(f"{name}:count")() == 1
+    future = time.time() + 3600
+    os.utime(project / f"{name}.py", (future, future))
+    assert [load_function(f"{name}:count")() for _ in range(3)] == [1, 2, 3]
+
+
+def test_many_files_are_not_looked_at_on_the_event_loop(project: Path) -> None:
+    names = [f"fm_many_{number}" for number in range(MOST_AT_ONCE)]
+    text = "".join(f"import {name}\n" for name in names)
+    write(project, **dict.fromkeys(names, "FACTOR = 1\n"), fm_all=f"{text}def answer(): return {names[7]}.FACTOR\n")
+    assert load_function("fm_all:answer")() == 1
+    assert find_function("fm_all:answer") is None
+    write(project, fm_many_7="FACTOR = 2\n")
+    assert asyncio.run(function_at("fm_all:answer"))() == 2
+    write(project, fm_all="def answer(): return 3\n")
+    assert load_function("fm_all:answer")() == 3
+    assert find_function("fm_all:answer") is not None
 
 
 OF_THE_PROGRAM = """

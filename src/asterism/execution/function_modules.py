@@ -2,7 +2,9 @@
 
 Before each call of a function by its path, the files of its project are compared with what was imported. If one has
 changed, all modules of functions are dropped from ``sys.modules`` together, and the function is imported anew: the
-modules that are in use always belong together. A call that is running keeps those with which it began.
+modules that are in use always belong together. A call that is running keeps what it has imported, such as the imports
+at the top of its module. An import inside a function that is running gives the module that is there then: after a
+change the new one.
 
 These modules are not imported again: the standard library and ``site-packages``, Asterism, extension modules, and
 what the program had imported itself before it asked for a function.
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import NotJson
 from asterism.core.plan.task import Task, import_path
+from asterism.execution.function_calls import call_in_thread
 
 log = logging.getLogger("asterism.device")
 
@@ -55,6 +58,9 @@ def _stamp(file: str) -> _Stamp | None:
     return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
+MOST_AT_ONCE = 50
+"""How many files are looked at on an event loop, about a millisecond. More are looked at in a thread."""
+
 _UNKNOWN = _Stamp(-1, -1, -1)
 """The stamp of a file that may have changed while it was imported: it counts as changed."""
 
@@ -69,11 +75,13 @@ class _FunctionModules:
         self._others: set[str] | None = None  # modules that are never imported again
         self._count = 0  # of all modules, at the last look
         self._looked = 0  # when that was: what has not changed since was imported as it is
+        self._dropped: dict[str, _Stamp | None] = {}  # by file: as it was before it was imported again
+        self._same = 0  # when the last look began that found no change, by the monotonic clock
 
     def find(self, path: str) -> Any:
-        """What ``load`` returns, or None if that has to import a module."""
+        """What ``load`` returns, or None if that takes long: it has to import a module, or to look at many files."""
         objects = self._objects  # after a change this is no longer the dictionary that counts
-        if self._changed():
+        if len(self._stamps) > MOST_AT_ONCE or self._changed():
             return None
         if path not in objects and _is_imported(path.partition(":")[0]):
             objects[path] = _object(path)
@@ -81,7 +89,10 @@ class _FunctionModules:
 
     def load(self, path: str) -> Any:
         """What is at ``package.module:name``. Raises ImportError with the missing part."""
+        asked = time.monotonic_ns()
         with self._importing:
+            if self._same > asked and path in self._objects:  # another call has looked meanwhile
+                return self._objects[path]
             if changed := self._changed():
                 log.info("%s has changed; its module and those that were imported with it are imported again", changed)
                 self._drop()
@@ -94,10 +105,14 @@ class _FunctionModules:
         """The file of a module that has changed since it was imported."""
         if self._others is None:
             self._others = set(sys.modules)
-        now = time.time_ns()
-        if len(sys.modules) == self._count or self._find_new():
+        now, began = time.time_ns(), time.monotonic_ns()
+        settled = len(sys.modules) == self._count or self._find_new()
+        if settled:
             self._looked = now
-        return next((file for file, stamp in list(self._stamps.values()) if _stamp(file) != stamp), None)
+        changed = next((file for file, stamp in list(self._stamps.values()) if _stamp(file) != stamp), None)
+        if changed is None and settled:
+            self._same = began
+        return changed
 
     def _find_new(self) -> bool:
         """Stamp the files of modules that were imported since the last look. Returns False if one is being imported."""
@@ -113,7 +128,8 @@ class _FunctionModules:
                 self._others.add(name)
                 continue
             stamp = _stamp(file)
-            seen = stamp is None or max(stamp.modified, stamp.changed) <= self._looked
+            # a file may have a time in the future: it was imported as it is if it was the same before
+            seen = stamp is None or stamp.changed <= self._looked or stamp == self._dropped.get(file)
             self._stamps[name] = file, stamp if seen else _UNKNOWN
         self._count = count
         return True
@@ -121,8 +137,10 @@ class _FunctionModules:
     def _drop(self) -> None:
         """Make the next import of each module read its file. A module that another thread is importing stays."""
         self._objects = {}
+        self._dropped = {}
         for name, (file, stamp) in list(self._stamps.items()):
-            if stamp != _stamp(file):  # Python compares whole seconds and the size with its compiled copy
+            self._dropped[file] = _stamp(file)
+            if stamp != self._dropped[file]:  # Python compares whole seconds and the size with its compiled copy
                 with contextlib.suppress(OSError, NotImplementedError):
                     Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
             module = sys.modules.get(name)
@@ -144,9 +162,15 @@ def load_function(path: str) -> Callable[..., Any]:
 
 
 def find_function(path: str) -> Callable[..., Any] | None:
-    """The same, or None if a module has to be imported for it, which may take seconds."""
+    """The same, or None if that takes long: a module has to be imported, or many files have to be looked at."""
     target = _modules.find(path)
     return None if target is None else _callable(path, target)
+
+
+async def function_at(path: str) -> Callable[..., Any]:
+    """What ``load_function`` returns. What takes long is done in a thread."""
+    function = find_function(path)
+    return function if function is not None else await call_in_thread(load_function, {"path": path})
 
 
 def _callable(path: str, target: Any) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from asterism.core.run.transitions import attempt_of
 from asterism.core.schedule.tick_values import Tick, TickValues
 from asterism.execution import function_calls
 from asterism.execution.function_calls import LogSource, attempt_logger, record_traceback, retrieve_exception
-from asterism.execution.function_modules import find_function, load_function
+from asterism.execution.function_modules import function_at
 from asterism.execution.processes import EXHAUSTED, own_part
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ class FunctionRunner:
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
         """Import a function. The device policy has judged its path before, since an import executes the module."""
         with own_part(f"{call} could not be imported", EXHAUSTED):
-            function = find_function(call)
-            if function is None:  # an import may take seconds: not on the event loop
-                function = await function_calls.call_in_thread(load_function, {"path": call})
+            function = await function_at(call)
         known = self._known.get(call)
         if known is None or known[0] is not function:
             self._policy.called(call, function)
