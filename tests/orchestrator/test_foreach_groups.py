@@ -240,7 +240,10 @@ def test_an_element_that_failed_is_run_again_alone(monkeypatch: pytest.MonkeyPat
     async def mended(number: Any) -> Any:
         return "mended"
 
-    monkeypatch.setattr(devices, "load_function", lambda path: mended)
+    async def function_at(path: str) -> Any:
+        return mended
+
+    monkeypatch.setattr(devices, "function_at", function_at)
     assert again(plan)["last"].value == [2, "mended"]
     assert (plan["list"].attempts, plan["it[1]"].attempts, plan.version) == (1, 1, 1)
 
