@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from asterism.base.http_limits import RequestRefused
 from asterism.core.attempt_log import AttemptLog
 from asterism.core.run import transitions
+from asterism.core.run.run import Grant
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.retention import BLOB_AGE
 from asterism.gateway import device_storage
-from asterism.gateway.device_storage import HOUR, DeviceStorage
-from asterism.gateway.gateway_messages import MOST_CHUNKS
+from asterism.gateway.device_storage import HOUR, DeviceFiles, DeviceStorage
+from asterism.gateway.gateway_messages import MOST_CHUNKS, GatewayRefusal
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk
 from tests.async_tests import async_fixture
@@ -195,3 +197,20 @@ async def test_a_late_result_that_is_sent_again_is_one_notice(
         [answer] = (await ask(stage, "steps", completion(token), bearer))["steps"]
         assert answer["error"] == "fenced"
     assert len(await stage.notices("late")) == (1 if guarded else 20)
+
+
+async def test_a_device_that_is_gone_leaves_no_lock(stage: Stage) -> None:
+    files = DeviceFiles(stage.person, DeviceStorage(stage.store, stage.person.clock, stage.person.settings))
+
+    async def ask_for(name: str) -> None:
+        with pytest.raises(GatewayRefusal):
+            await files.check_kept(name, Grant("no such run", "session", 1), "ab" * 32)
+
+    def locks() -> int:
+        return sum(isinstance(known, asyncio.Lock) for known in gc.get_objects())
+
+    await ask_for("box")
+    before = locks()
+    for number in range(50):
+        await ask_for(f"box-{number}")
+    assert locks() < before + 50

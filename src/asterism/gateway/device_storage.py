@@ -39,11 +39,12 @@ import errno
 import hashlib
 import json
 import logging
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock, stopped
 from asterism.base.content_store import NAME, Content, ContentFolder, ContentStore
@@ -305,7 +306,7 @@ class DeviceFiles:
         self._uploads: OrderedDict[tuple[str, Grant, str], Upload] = OrderedDict()
         self._readable: Remembered[Grant, frozenset[str]] = Remembered(READERS_REMEMBERED)
         self._checked: Remembered[tuple[Grant, str], str] = Remembered(READERS_REMEMBERED)  # what is wrong, if anything
-        self._checking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by device
+        self._checking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by device
 
     async def close(self) -> None:
         await stopped(*(upload.ending for upload in self._uploads.values() if upload.ending is not None))
@@ -398,7 +399,7 @@ class DeviceFiles:
     async def check_kept(self, device: str, grant: Grant, manifest: str) -> None:
         """Raises InvalidMessage unless a manifest names only content that the device has sent for its grant, or that
         its run was given, with the right sizes. It is checked once, and one for a device at a time."""
-        async with self._checking[device]:
+        async with self._checking.setdefault(device, asyncio.Lock()):
             problem = self._checked.get((grant, manifest))
             if problem is None:
                 place, run = await self._place(), await self._granted(grant)
