@@ -240,10 +240,7 @@ def test_an_element_that_failed_is_run_again_alone(monkeypatch: pytest.MonkeyPat
     async def mended(number: Any) -> Any:
         return "mended"
 
-    async def function_at(path: str) -> Any:
-        return mended
-
-    monkeypatch.setattr(devices, "function_at", function_at)
+    monkeypatch.setattr(devices, "load_function", lambda path: mended)
     assert again(plan)["last"].value == [2, "mended"]
     assert (plan["list"].attempts, plan["it[1]"].attempts, plan.version) == (1, 1, 1)
 

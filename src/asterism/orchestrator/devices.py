@@ -22,7 +22,7 @@ from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.artifacts import Artifacts
 from asterism.execution.function_calls import attempt_logger, record_traceback
-from asterism.execution.function_modules import function_at
+from asterism.execution.function_modules import load_function
 from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, call_apart
@@ -179,9 +179,7 @@ class LocalDevice:
 
     async def _function(self, work: Work, inputs: Mapping[str, Any]) -> Any:
         try:
-            call = work.task.call
-            function = await function_at(call) if isinstance(call, str) else call
-            value = await self._call(work, function, inputs)
+            value = await self._call(work, inputs)
             if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
                 value = await value
         except BaseException as error:  # before its text is masked, which may need another error
@@ -196,9 +194,12 @@ class LocalDevice:
                 self._warned.add(warning)
                 log.warning("%s", warning)
 
-    def _call(self, work: Work, call: Callable[..., Any] | None, inputs: Mapping[str, Any]) -> Awaitable[Any]:
+    def _call(self, work: Work, inputs: Mapping[str, Any]) -> Awaitable[Any]:
+        call = work.task.call
         if call is None:
             return _finished(self._run(work) if self._run is not None else None)
+        if isinstance(call, str):
+            call = load_function(call)
         signature = function_calls.signature(call)
         if signature.takes_logger and "logger" not in inputs and "logger" not in work.results:
             inputs = {**inputs, "logger": attempt_logger(work.task.id, work)}

@@ -643,7 +643,7 @@ _WHOLE_KINDS = frozenset(
         *("event-taken", "uses-blob", "uses-files", "unchanged"),  # an event would be taken twice, a file removed
     }
 )
-"""The first parts of the keys of registers of which none may be left out."""
+"""The first parts of the keys of registers that are read as a whole: without one, the others say something false."""
 
 
 def registers_of(rows: Sequence[Any]) -> list[Register]:
