@@ -14,7 +14,6 @@ from typing import Any
 from asterism.core.errors import NotJson, PlanError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation, TaskView
-from asterism.execution.function_modules import load_object, stored_path
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -45,6 +44,8 @@ def python_plan_text(path: str) -> str:
 
 def _plan(path: str) -> Constellation:
     """Raises PlanError."""
+    from asterism.execution.function_modules import load_object  # most plans are files, and it takes long
+
     try:
         plan = load_object(path)
         if callable(plan):
@@ -58,6 +59,8 @@ def _plan(path: str) -> Constellation:
 
 def _task(plan: Constellation, view: TaskView) -> JsonObject:
     """A task as a plan file has it. Raises NotJson."""
+    from asterism.execution.function_modules import stored_path
+
     task = view.task
     values = task.to_json()
     del values["id"]
