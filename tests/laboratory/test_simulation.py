@@ -138,7 +138,8 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_the_command_of_a_custom_world_replays_it_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    around = {**os.environ, "PYTHONPATH": str(Path(sys.modules["asterism"].__file__ or "").parents[1])}
+    checkout = Path(__file__).parents[2]
+    around = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}:{checkout}"}
     first = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, env=around, capture_output=True, text=True)
     what, line = (text.partition(": ")[2] for text in first.stderr.splitlines()[-2:])
     command = f"{shlex.quote(sys.executable)}{line.removeprefix('python')}"

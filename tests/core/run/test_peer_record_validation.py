@@ -47,6 +47,7 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"started_at": None}, "it is being processed and never began"),
         ({"ended_at": 3.0}, "it is processing and ended at 3.0"),
         ({"output": 1}, "it is processing and has a result"),
+        ({"files": "a" * 64}, "it is processing and has files"),
         ({"error": "x"}, "it is processing, with error 'x', and was not cancelled"),
         ({"paused": "by ann"}, "it is processing, and is paused"),
         ({"held": True}, "it is processing, and is held"),

@@ -235,3 +235,11 @@ def test_a_relayed_device_has_a_path_which_no_device_reports() -> None:
     assert relayed.path == ("garage", "hall")
     assert PATH not in relayed.expression_names()
     assert session(profile={PATH: ["garage"]}).path == ()
+
+
+def test_which_timeout_counts_for_its_runs() -> None:
+    assert session(timeout=6.0).loses_after(90.0) == 6.0
+    assert session(timeout=90.0).loses_after(300.0) == 300.0  # it names none
+    process = Session("s", "nightly@den", 1.0, slots=0, timeout=15.0, profile={"plan": "nightly"})
+    assert process.loses_after(90.0) == 90.0
+    assert process.only_runs_plan

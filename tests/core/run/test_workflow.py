@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.core.run.placement import STRATEGIES
-from asterism.core.run.workflow import DEFAULTS, MAX_NUMBER, Workflow
+from asterism.core.run.workflow import DEFAULTS, MAX_NUMBER, Workflow, ambiguous_timeout
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [field.name for field in fields(Workflow)]
@@ -313,3 +313,8 @@ def test_a_record_is_read_as_it_was_written(flow: Workflow) -> None:
 def test_a_record_that_is_no_object_is_refused(data: Any) -> None:
     with pytest.raises(InvalidWorkflow, match="a workflow is an object with a 'name'"):
         Workflow.from_json(data)
+
+
+def test_a_timeout_that_meant_something_else_once_is_named() -> None:
+    assert "Give heartbeat_timeout, too" in str(ambiguous_timeout({"timeout", "heartbeat"}))
+    assert ambiguous_timeout({"timeout"}) is None

@@ -87,3 +87,9 @@ def test_a_day_ends_with_its_last_second_also_when_clocks_change() -> None:
     assert time_until("2026-03-29T12:00", UTC) == 1_774_785_600
     with pytest.raises(InvalidTick):
         time_until("yesterday", UTC)
+
+
+def test_a_missed_tick_that_will_be_caught_up_is_due() -> None:
+    schedule = Schedule("s", plan="p", every=HOUR, start=10 * HOUR, after=10.0 * HOUR)
+    known = Calendar(schedule, [], 20.0 * HOUR, caught_up=12 * HOUR).tick(13 * HOUR, None)
+    assert (known.state, known.why) == ("due", "it was missed, and is created when a coordinator is back")

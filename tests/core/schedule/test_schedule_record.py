@@ -114,6 +114,7 @@ def test_values_that_cannot_be_used(changes: dict[str, Any], words: str) -> None
         ({"schema": 2, "name": "a"}, "schedule 'a' was written by a later version of Asterism (its schema is 2"),
         ({"schema": 1, "name": "a", "color": "red"}, "schedule 'a': no such field: color"),
         ({"schema": 1, "name": "a"}, "give one of workflow, plan"),
+        ({"schema": 1, "name": "a", "plan": "p", "every": [5]}, "schedule 'a': "),
     ],
 )
 def test_records_that_cannot_be_read(data: object, words: str) -> None:

@@ -21,7 +21,7 @@ from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
 from tests.laboratory.chaos.work import COMMAND
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEVICES, MONITORS, SLOTS = 8, 2, 4
 TERMS = {
     "heartbeat": 1.0,
