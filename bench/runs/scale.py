@@ -186,6 +186,7 @@ class Scene:
             )
 
     async def create(self) -> None:
+        await self.fleet.placer(fresh=True)  # the last look was before the pass, when runs waited
         for _ in range(CREATED):
             run = await self.fleet.create(self.flow)
             assert run.device is not None
