@@ -154,6 +154,10 @@ FOR_TYPE_CHECKERS = "typing_extensions"
 """Where type variables have defaults before Python 3.13: type checkers know it themselves, nothing imports it."""
 
 
+def _allowed_in_the_core(module: str) -> set[str]:
+    return {"asterism", FOR_TYPE_CHECKERS, *(["msgspec"] if module == "asterism.core.record" else [])}
+
+
 def the_core_is_pure(module: str, source: str) -> Iterator[str]:
     if room_of(module) != "core":
         return
@@ -161,7 +165,7 @@ def the_core_is_pure(module: str, source: str) -> Iterator[str]:
         top = imported.split(".")[0]
         if top in IMPURE:
             yield f"line {line}: the core imports {top}; time, chance and effects come from outside"
-        elif top not in {"asterism", FOR_TYPE_CHECKERS} and top not in sys.stdlib_module_names:
+        elif top not in _allowed_in_the_core(module) and top not in sys.stdlib_module_names:
             yield f"line {line}: the core imports {top}, which is not in the standard library"
 
 

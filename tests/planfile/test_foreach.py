@@ -155,7 +155,7 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
         ),
         ("foreach: {from: list, selct: x}, shell: x", "unknown key 'foreach.selct'; did you mean 'select'?"),
         ("foreach: {from: list, select: 'result.'}, shell: x", "the expression 'result.' is not valid"),
-        ("foreach: {from: list, max: 10001}, shell: x", "foreach.max must be 10000 or less, not 10001"),
+        ("foreach: {from: list, max: 10001}, shell: x", "foreach.max must be 10,000 or less, not 10001"),
         (
             "foreach: [1], shell: 'echo {item}'",
             'line takes values as variables: write "$item" instead of {item}',

@@ -53,7 +53,7 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("shell: x\ndevice: {need: [gpu]}", 6, "unknown key 'device.need'; did you mean 'needs'?"),
         ("shell: x\ndevice: {needs: gpu}", 6, "device.needs must be a list"),
         ("shell: x\ninputs: [1]", 6, "inputs must be a mapping, not a list"),
-        ("shell: x\ninputs: {'': 1}", 6, "inputs. is empty"),
+        ("shell: x\ninputs: {'': 1}", 6, "a key of inputs is empty"),
         ("shell: x\nenv: {A: [1]}", 6, "env.A must be text, a number, true or false, {secret: NAME}"),
         ("shell: x\nenv: {A: {secret: PATH, mre: 1}}", 6, "unknown key 'env.A.mre'; the keys are secret, from, select"),
         ("shell: x\nafter: 5", 6, "after must be an id, a list of ids, or a mapping"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from asterism.base.text import describe_value
+from asterism.core.errors import describe_value
 
 DURATION_PATTERN = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)"
 """A duration as text with its unit, as files have it."""

@@ -16,8 +16,7 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
 from asterism.base.startup import VERSION
-from asterism.base.text import suggestion
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, suggestion
 from asterism.core.lazy_dataclass import dataclass
 
 Kind = TypeVar("Kind")

@@ -37,9 +37,6 @@ from asterism.core.errors import NotJson
 JOINERS = "\u200c\u200d"
 """Joiners, which are kept: they change no order and hide nothing, and some scripts and emoji need them."""
 
-DESCRIBED_LENGTH = 60
-"""The longest text that ``describe_value`` returns."""
-
 _OUTSIDE_ASCII = re.compile(r"[^ -~]")
 _NOT_A_LINE = re.compile(r"[^ -~\n\t]")
 
@@ -73,18 +70,6 @@ def decode_whole(data: bytes | bytearray, what: str, advice: str, encoding: str 
         raise NotJson(
             f"{what} is not valid {name} (byte 0x{data[error.start]:02x} at offset {error.start:,}): {advice}"
         ) from None
-
-
-def describe_value(value: Any) -> str:
-    """A value of a file in a few words, for a message about it. A large list or mapping is not written out."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= DESCRIBED_LENGTH else f"{text[: DESCRIBED_LENGTH - 1]}…"
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -152,14 +137,6 @@ def join_names(names: Sequence[str], limit: int) -> str:
     """``a, b, c and 4 more``."""
     listed = ", ".join(names[:limit])
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit:,} more"
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'retries'?``, or an empty text."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def plural(count: int, noun: str) -> str:

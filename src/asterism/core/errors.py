@@ -212,6 +212,30 @@ def safe_repr(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
+DESCRIBED_LENGTH = 60
+"""The longest text that ``describe_value`` returns."""
+
+
+def describe_value(value: object) -> str:
+    """A value of a file in a few words, for a message about it. A large list or mapping is not written out."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= DESCRIBED_LENGTH else f"{text[: DESCRIBED_LENGTH - 1]}…"
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """``; did you mean 'retries'?``, or an empty text."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 MAX_TEXT = 10_000
 """The longest text that a record keeps of an error or a reason, in characters."""
 

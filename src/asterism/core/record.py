@@ -14,11 +14,11 @@ Point(x=2.0, label='')
 >>> decode(Point, {"x": "far"})
 Traceback (most recent call last):
     ...
-asterism.core.record.InvalidRecord: x: expected `float`, got `str`
+asterism.core.record.InvalidRecord: x must be a number, not 'far'
 >>> for mistake in mistakes(Point, {"x": "far", "lable": "here"}):
-...     print(mistake)
-x: expected `float`, got `str`
-lable: unknown field; did you mean 'label'?
+...     print(mistake.text)
+x must be a number, not 'far'
+unknown key 'lable'; did you mean 'label'?
 
 A class with ``omit_defaults=True`` leaves fields out of its JSON form that have their default; one with
 ``forbid_unknown_fields=True`` refuses objects with other fields, and ``kw_only=True`` takes its fields by name.
@@ -26,10 +26,10 @@ A class with ``omit_defaults=True`` leaves fields out of its JSON form that have
 
 from __future__ import annotations
 
-import difflib
-import re
+import operator
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import cleandoc
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -38,6 +38,8 @@ from msgspec import UNSET, Meta, field
 from msgspec.structs import fields as fields_of
 from msgspec.structs import force_setattr as set_field
 from msgspec.structs import replace
+
+from asterism.core.errors import describe_value, suggestion
 
 __all__ = [
     "UNSET",
@@ -48,8 +50,10 @@ __all__ = [
     "Struct",
     "decode",
     "encode",
+    "expected",
     "field",
     "fields_of",
+    "format_place",
     "mistakes",
     "replace",
     "schemas",
@@ -93,14 +97,18 @@ def decode(kind: type[Kind], value: Any) -> Kind:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        mistake = _mistake(str(error))
-        raise InvalidRecord(str(mistake)) from None
+        first = next(iter(mistakes(kind, value)), None)
+        raise InvalidRecord(str(error) if first is None else first.text) from None
 
 
 def schemas(kinds: Sequence[Any], ref: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """The JSON schemas of types, and those of the classes that they refer to, by name. ``ref`` is the form of the
     references: ``#/components/schemas/{name}``."""
-    return msgspec.json.schema_components(kinds, ref_template=ref)
+    schemas, definitions = msgspec.json.schema_components(kinds, ref_template=ref)
+    for schema in definitions.values():
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
+    return schemas, definitions
 
 
 def _plain(value: Any) -> Any:
@@ -116,14 +124,22 @@ Place = tuple[str | int, ...]
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a value, and where."""
+    """What is wrong with a value: where, and a sentence that begins with the place."""
 
     place: Place
     text: str
 
-    def __str__(self) -> str:
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.place).lstrip(".")
-        return f"{where}: {self.text}" if where else self.text
+
+def format_place(place: Sequence[str | int]) -> str:
+    """A place as people write it: ``after.fetch.on``, ``argv[1]``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+
+
+def expected(words: str, about: Callable[[Any], str | None] | None = None) -> Meta:
+    """What a value has to be, in words, where its type does not say that to people:
+    ``Annotated[str | list[str], expected("an id or a list of ids")]``. ``about`` may return a sentence about a wrong
+    value instead."""
+    return Meta(extra={"words": words, "about": about})
 
 
 def mistakes(kind: Any, value: Any, place: Place = ()) -> list[Mistake]:
@@ -132,60 +148,150 @@ def mistakes(kind: Any, value: Any, place: Place = ()) -> list[Mistake]:
         msgspec.convert(value, kind)
         return []
     except msgspec.ValidationError as error:
-        first = str(error)
+        reason = str(error)
+    kind, limits = _alternative(kind, value)
     found = [mistake for name, part, item in _parts(kind, value) for mistake in mistakes(part, item, (*place, name))]
-    found += [Mistake((*place, *inner), text) for inner, text in _own_mistakes(kind, value)]
-    return found or [Mistake(place, _mistake(first).text)]
+    found += [*_key_mistakes(kind, value, place)]
+    return found or [Mistake(place, f"{format_place(place)}{_problem(kind, limits, value, reason)}".lstrip())]
+
+
+def _alternative(kind: Any, value: Any, limits: tuple[Meta, ...] = ()) -> tuple[Any, tuple[Meta, ...]]:
+    """What a value of some shape has to be: of a union the type with that shape, or all of it if there is none."""
+    if typing.get_origin(kind) is typing.Annotated:
+        inner, *own = typing.get_args(kind)
+        return _alternative(inner, value, (*(meta for meta in own if isinstance(meta, Meta)), *limits))
+    if typing.get_origin(kind) not in (typing.Union, UnionType):
+        return kind, limits
+    kinds = [part for part in typing.get_args(kind) if part is not NoneType]
+    if len(kinds) == 1:
+        return _alternative(kinds[0], value, limits)
+    fitting = [part for part in kinds if _has_shape(part, value)]
+    return _alternative(fitting[0], value) if fitting else (kind, limits)
+
+
+def _has_shape(kind: Any, value: Any) -> bool:
+    """Whether a value is text, a number, a list or a mapping as the values of a type are."""
+    kind, _ = _alternative(kind, value)
+    origin = typing.get_origin(kind) or kind
+    if origin in (typing.Union, UnionType):
+        return any(_has_shape(part, value) for part in typing.get_args(kind))
+    if origin is typing.Literal:
+        return any(type(value) is type(choice) for choice in typing.get_args(kind))
+    if origin is Any:
+        return True
+    if origin in (int, float):
+        return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
+    if origin in _LISTS:
+        return isinstance(value, list | tuple)
+    return isinstance(value, Mapping if _is_mapping(origin) else origin if origin in (bool, NoneType) else str)
+
+
+_LISTS = (list, tuple, set, frozenset, Sequence)
+
+
+def _is_mapping(origin: Any) -> bool:
+    return origin in (dict, Mapping) or _is_struct(origin)
+
+
+def _is_struct(kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    return isinstance(origin, type) and issubclass(origin, msgspec.Struct)
 
 
 def _parts(kind: Any, value: Any) -> Iterator[tuple[str | int, Any, Any]]:
     """The parts of a value of some type: their names, types and values."""
-    kind = _sole(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if _is_struct(kind) and isinstance(value, Mapping):
         yield from ((f.encode_name, f.type, value[f.encode_name]) for f in fields_of(kind) if f.encode_name in value)
-    elif origin in (list, tuple, set, frozenset) and isinstance(value, list | tuple):
+    elif origin in _LISTS and isinstance(value, list | tuple):
         yield from ((index, arguments[0], item) for index, item in enumerate(value))
     elif origin in (dict, Mapping) and isinstance(value, Mapping):
         yield from ((str(name), arguments[1], item) for name, item in value.items())
 
 
-def _own_mistakes(kind: Any, value: Any) -> Iterator[tuple[Place, str]]:
-    """Fields that are missing, and those that nobody knows."""
-    kind = _sole(kind)
-    if not _is_struct(kind) or not isinstance(value, Mapping):
+def _key_mistakes(kind: Any, value: Any, place: Place) -> Iterator[Mistake]:
+    """Unknown keys, missing ones, and keys that are not of their type."""
+    if not isinstance(value, Mapping):
         return
-    known = {field.encode_name: field for field in fields_of(kind)}
-    if kind.__struct_config__.forbid_unknown_fields:
+    if typing.get_origin(kind) in (dict, Mapping):
         for name in value:
-            if name not in known and name != kind.__struct_config__.tag_field:
-                close = difflib.get_close_matches(str(name), known, 1)
-                yield (str(name),), f"unknown field; did you mean {close[0]!r}?" if close else "unknown field"
-    yield from (((name,), "missing") for name, field in known.items() if field.required and name not in value)
+            for mistake in mistakes(typing.get_args(kind)[0], name):
+                yield Mistake((*place, str(name)), f"a key of {format_place(place)} {mistake.text}")
+    if not _is_struct(kind):
+        return
+    known = {key.encode_name: key for key in fields_of(kind)}
+    config = (typing.get_origin(kind) or kind).__struct_config__
+    for name in value if config.forbid_unknown_fields else ():
+        if name not in known and name != config.tag_field:
+            inner = (*place, str(name))
+            hint = suggestion(str(name), list(known)) or f"; the keys are {', '.join(known)}"
+            yield Mistake(inner, f"unknown key {format_place(inner)!r}{hint}")
+    for name, key in known.items():
+        if key.required and name not in value:
+            yield Mistake((*place, name), f"the key {format_place((*place, name))!r} is missing")
 
 
-def _sole(kind: Any) -> Any:
-    """The one type that a value which is not None may have."""
-    if typing.get_origin(kind) is typing.Annotated:
-        return _sole(typing.get_args(kind)[0])
-    if typing.get_origin(kind) in (typing.Union, UnionType):
-        kinds = [part for part in typing.get_args(kind) if part is not NoneType]
-        return _sole(kinds[0]) if len(kinds) == 1 else kind
-    return kind
+def _problem(kind: Any, limits: Sequence[Meta], value: Any, reason: str) -> str:
+    """What is wrong with a value itself, as the rest of a sentence. ``reason`` is what the library says."""
+    hints = next((meta.extra for meta in limits if meta.extra and "words" in meta.extra), {})
+    about, words = hints.get("about"), hints.get("words")
+    if about is not None and (sentence := about(value)) is not None:
+        return f": {sentence}"
+    if typing.get_origin(kind) is typing.Literal or not _has_shape(kind, value):
+        if kind is str and isinstance(value, bool | int | float):
+            return f' must be text; write it in quotes: "{describe_value(value)}"'
+        return f" must be {words or _words(kind)}, not {describe_value(value)}"
+    if _is_struct(kind):  # what it says itself
+        return f": {reason.partition(' - at `')[0]}"
+    check = _wrong_number if isinstance(value, int | float) else _wrong_size
+    for meta in limits:
+        if (wrong := check(meta, value)) is not None:
+            return wrong
+    return f" is not valid: {reason}" if words is None else f" must be {words}, not {describe_value(value)}"
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _wrong_number(meta: Meta, value: Any) -> str | None:
+    for limit, holds, words in (
+        (meta.ge, operator.ge, "{:,} or more"),
+        (meta.gt, operator.gt, "above {:,}"),
+        (meta.le, operator.le, "{:,} or less"),
+        (meta.lt, operator.lt, "below {:,}"),
+    ):
+        if limit is not None and not holds(value, limit):
+            return f" must be {words.format(limit)}, not {describe_value(value)}"
+    return None
 
 
-_WHERE = re.compile(r"(?P<text>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
-_PART = re.compile(r"\[(\d+|\.\.\.)\]|\.?([^.\[\]$]+)")
+def _wrong_size(meta: Meta, value: Any) -> str | None:
+    unit = "character" if isinstance(value, str) else "key" if isinstance(value, Mapping) else "item"
+    for limit, holds, words in ((meta.min_length, operator.ge, "least"), (meta.max_length, operator.le, "most")):
+        if limit is not None and not holds(len(value), limit):
+            noun = unit if limit == 1 else f"{unit}s"
+            return f" must have at {words} {limit:,} {noun}, not {len(value):,}" if value else " is empty"
+    return None
 
 
-def _mistake(error: str) -> Mistake:
-    """The error of the library, which names a place as in ``$.tasks[3].id``."""
-    match = _WHERE.fullmatch(error)
-    assert match is not None
-    text = match["text"]
-    place = [int(index) if index.isdigit() else name or "*" for index, name in _PART.findall(match["path"] or "")]
-    return Mistake(tuple(place), text[:1].lower() + text[1:])
+_WORDS: dict[Any, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    **dict.fromkeys(_LISTS, "a list, such as [one, two]"),
+}
+
+
+def _words(kind: Any) -> str:
+    """The values of a type, for people."""
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Annotated:
+        return _words(typing.get_args(kind)[0])
+    if origin in (typing.Union, UnionType):
+        return _one_of([_words(part) for part in typing.get_args(kind) if part is not NoneType])
+    if origin is typing.Literal:
+        return _one_of([repr(choice) for choice in typing.get_args(kind)])
+    return "a mapping" if _is_mapping(origin) else _WORDS.get(origin, f"a {getattr(origin, '__name__', origin)}")
+
+
+def _one_of(words: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last

@@ -13,9 +13,8 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 from asterism.base.durations import format_age
-from asterism.base.text import suggestion
 from asterism.core.attempt_log import TaskLog
-from asterism.core.errors import AsterismError, UnknownTask, error_text
+from asterism.core.errors import AsterismError, UnknownTask, error_text, suggestion
 from asterism.core.history import Entry
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation

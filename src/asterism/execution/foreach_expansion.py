@@ -16,8 +16,7 @@ from itertools import product
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.text import describe_value
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, describe_value
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.group_elements import most_elements
 from asterism.core.plan.task import Dependency, Task

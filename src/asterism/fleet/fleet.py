@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from asterism.base.clock import AscendingIds, BootClock, Clock, Looks
 from asterism.base.expressions import holds
-from asterism.base.text import suggestion
 from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
-from asterism.core.errors import AsterismError, NotJson, RunRefused, safe_repr, truncate
+from asterism.core.errors import AsterismError, NotJson, RunRefused, safe_repr, suggestion, truncate
 from asterism.core.json_values import plain_json
 from asterism.core.limits import check_uses, uses_of, uses_text
 from asterism.core.run import transitions

@@ -13,8 +13,7 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.remembered import Remembered
-from asterism.base.text import suggestion
-from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.errors import AsterismError, InvalidWorkflow, suggestion
 from asterism.core.record_codec import read_record
 from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow

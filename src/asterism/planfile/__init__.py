@@ -13,11 +13,11 @@
     json_schema()                              # for editors that complete and check plan files
 
 ``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
-reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
-errors ``validation_messages`` turns into sentences, and checks everything else (names, conditions, inputs, functions)
-with ``checks``. ``include`` finds the files of a plan, and ``parameters`` the values of its
-parameters, which ``base/placeholders`` puts into the tasks; ``foreach`` makes tasks of lists. ``python_plan`` makes the
-text of a plan file for a plan in Python, ``module:plan``. ``workflow_file`` reads workflows for a fleet.
+reads YAML with line numbers (``base/yaml_lines``), checks the shape with the records in ``models`` (``validation``
+returns all mistakes, and the valid part), and everything else (names, conditions, inputs, functions) with ``checks``.
+``include`` finds the files of a plan, and ``parameters`` the values of its parameters, which ``base/placeholders`` puts
+into the tasks; ``foreach`` makes tasks of lists. ``python_plan`` makes the text of a plan file for a plan in Python,
+``module:plan``. ``workflow_file`` reads workflows for a fleet.
 
 Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
 imported unless the caller allows it (``imports=True``).
@@ -44,5 +44,4 @@ if TYPE_CHECKING:
     from asterism.planfile.workflow_file import BadWorkflowFile as BadWorkflowFile
     from asterism.planfile.workflow_file import load_workflows as load_workflows
 
-# pydantic takes long to import, and workflow files do not need it
 __getattr__, __dir__ = lazy_names(__name__)

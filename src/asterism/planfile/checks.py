@@ -21,12 +21,14 @@ from asterism.base.expressions import NAMESPACES, TICK, with_constants
 from asterism.base.linear_regex import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
-from asterism.base.text import describe_value, request_url_problem, suggestion
+from asterism.base.text import request_url_problem
+from asterism.core.errors import describe_value, suggestion
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import awaited, task_files
 from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
 from asterism.core.plan.task_approval import EXCLUDED
 from asterism.core.plan.teardowns import order_problem
+from asterism.core.record import Place, format_place
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
 from asterism.execution.command_inputs import FILE_PREFIX
@@ -34,10 +36,8 @@ from asterism.execution.placeholders import Scope, placeholders
 from asterism.execution.task_inputs import VARIABLE_PREFIX, MissingInput, fill_template, is_reference, is_reserved
 from asterism.planfile import models
 from asterism.planfile.foreach import element_names, foreach_findings
-from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import format_path
 
-Finding = tuple[tuple[Part, ...], str, bool]
+Finding = tuple[Place, str, bool]
 """A path in the task, a sentence about it, and whether it is only a warning."""
 
 
@@ -144,7 +144,7 @@ class TaskChecks:
         for key, text in task_files.field_problems(self.task):
             yield (key,), text, False
         unchanged = self.task.skip_if_unchanged
-        problem = None if unchanged is None else task_files.unchanged_problem(self.task, unchanged.given())
+        problem = None if unchanged is None else task_files.unchanged_problem(self.task, unchanged.to_json())
         if problem is not None:
             yield ("skip_if_unchanged",), problem, False
         for name, value in (self.task.inputs or {}).items():
@@ -191,25 +191,25 @@ class TaskChecks:
     def _suggestion(self, source: str) -> str:
         return suggestion(source, list(self.context.tasks)) if len(self.context.tasks) <= 1000 else ""
 
-    def _value(self, path: tuple[Part, ...], value: Any) -> Iterator[Finding]:
+    def _value(self, path: Place, value: Any) -> Iterator[Finding]:
         """A constant, or a reference to a result or a secret."""
         if not is_reference(value):
             if isinstance(value, dict) and str(value.get("from")) in self.sources:
                 odd = ", ".join(sorted(set(value) - {"from", "select", "failed"}))
                 yield (
                     path,
-                    f"{format_path(path)} is a constant, not a reference, because it has {odd} beside from",
+                    f"{format_place(path)} is a constant, not a reference, because it has {odd} beside from",
                     True,
                 )
         elif "secret" in value:
             if not isinstance(value["secret"], str):
-                yield path, f"{format_path(path)}: the name of a secret must be text", False
+                yield path, f"{format_place(path)}: the name of a secret must be text", False
             elif self.context.environment is not None:
                 yield from _secret_warnings(path, value["secret"], self.context.environment)
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
             yield (
                 path,
-                f"{format_path(path)} refers to {describe_value(value['from'])}, which is not in its after",
+                f"{format_place(path)} refers to {describe_value(value['from'])}, which is not in its after",
                 False,
             )
         if is_reference(value) and value.get("select") is not None:
@@ -220,7 +220,7 @@ class TaskChecks:
         if is_reference(value) and "failed" in value:
             yield from self._failed(path, str(value["from"]), value["failed"])
 
-    def _failed(self, path: tuple[Part, ...], source: str, failed: Any) -> Iterator[Finding]:
+    def _failed(self, path: Place, source: str, failed: Any) -> Iterator[Finding]:
         """What a reference says of the elements of a group that failed."""
         problem = task_inputs.failed_problem(failed)
         if problem is None and path[0] != "inputs":
@@ -237,7 +237,7 @@ class TaskChecks:
 
     def _templates(self) -> Iterator[Finding]:
         """Every ``{name}`` in a command or URL has an input."""
-        texts: list[tuple[tuple[Part, ...], str]] = []
+        texts: list[tuple[Place, str]] = []
         if self.task.argv is not None:
             texts = [(("argv", index), word) for index, word in enumerate(self.task.argv) if "{" in word or "}" in word]
         elif self.task.http is not None:
@@ -356,7 +356,7 @@ def _exists(module: str, places: tuple[str, ...] = ()) -> bool:
         return True
 
 
-def _values(task: models.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
+def _values(task: models.Task) -> Iterator[tuple[Place, Any]]:
     """Every value of a task that may be a reference, with its path."""
     for name, value in (task.inputs or {}).items():
         yield ("inputs", name), value
@@ -371,10 +371,10 @@ def _values(task: models.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
 
 def _raw(value: Any) -> Any:
     """The value as in the file."""
-    return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, models.Shape) else value
+    return value.to_json() if isinstance(value, models.Shape) else value
 
 
-def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...], Any]]:
+def _deep(path: Place, value: Any) -> Iterator[tuple[Place, Any]]:
     if is_reference(value) or not isinstance(value, dict | list):
         yield path, value
     else:
@@ -386,7 +386,7 @@ def _deep(path: tuple[Part, ...], value: Any) -> Iterator[tuple[tuple[Part, ...]
 # -- placeholder checks ------------------------------------------------------------------------------------------------
 
 
-Found = tuple[tuple[Part, ...], str]
+Found = tuple[Place, str]
 
 
 def missing_outputs(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, str, str]]:
@@ -404,7 +404,7 @@ _OF_GROUPS = ("foreach", "needs")
 
 def wait_fields(wait: models.WaitFor) -> dict[str, Any]:
     """``wait_for`` as a task has it."""
-    fields = wait.model_dump(exclude_none=True)
+    fields = wait.to_json()
     return {**fields, "tick": f"{{{TICK}}}"} if wait.tick == "same" else fields
 
 
@@ -417,7 +417,7 @@ def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
     return None
 
 
-def unknown_placeholders(task: models.Task, scope: Scope) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
+def unknown_placeholders(task: models.Task, scope: Scope) -> Iterator[tuple[Place, str, bool]]:
     """Every placeholder that names nothing in ``scope``, and every one in a shell line."""
     for path, text in _texts(task):
         template = path[0] == "argv" or path == ("http", "url")
@@ -461,9 +461,9 @@ def _texts(task: models.Task) -> Iterator[Found]:
     if task.wait_for is not None:
         yield from _texts_in(("wait_for",), wait_fields(task.wait_for))
     if task.approval is not None:
-        yield from _texts_in(("approval",), task.approval.model_dump(by_alias=True, exclude_none=True))
+        yield from _texts_in(("approval",), task.approval.to_json())
     if task.skip_if_unchanged is not None:
-        yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.given())
+        yield from _texts_in(("skip_if_unchanged",), task.skip_if_unchanged.to_json())
     if isinstance(task.agent, str):
         yield ("agent",), task.agent
     elif task.agent is not None:
@@ -477,7 +477,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
         yield from _texts_in(("http", "body"), task.http.body)
 
 
-def _texts_in(path: tuple[Part, ...], value: Any) -> Iterator[Found]:
+def _texts_in(path: Place, value: Any) -> Iterator[Found]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list):
@@ -495,9 +495,9 @@ _NESTED = re.compile(r"""(?s)"[^"]*(?:\$\(|`)""")
 _SETTERS = "for|select|read|export|readonly|local|declare|typeset|let|mapfile|readarray|getopts|printf"
 
 
-def _secret_warnings(path: tuple[Part, ...], name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _secret_warnings(path: Place, name: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     if name not in environment:
-        yield path, f"{format_path(path)} needs {name!r}, which is not in the environment now", True
+        yield path, f"{format_place(path)} needs {name!r}, which is not in the environment now", True
     elif (warning := short_secret_warning(name, environment[name])) is not None:
         yield path, warning, True
 

@@ -13,10 +13,11 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.expressions import names_used, with_constants
 from asterism.base.file_patterns import matching_paths
-from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import read_text
+from asterism.core.errors import describe_value, suggestion
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.record import Place
 from asterism.execution.foreach_expansion import (
     NotExpandable,
     deferred_group,
@@ -29,7 +30,6 @@ from asterism.execution.foreach_expansion import (
 from asterism.execution.placeholders import TICK_FOLLOWS, Scope, fill_value
 from asterism.planfile import models
 from asterism.planfile.include import MAX_BYTES
-from asterism.planfile.models import Part
 
 MOST_ENTRIES = 100_000
 """How many files and folders the search for the files of a group looks at."""
@@ -49,7 +49,7 @@ def element_names(task: models.Task) -> Scope:
 
 def foreach_findings(
     task: models.Task, tasks: Collection[str], sources: dict[str, tuple[str, str | None]]
-) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
+) -> Iterator[tuple[Place, str, bool]]:
     """The mistakes in ``foreach`` and ``matrix``. Adds the task that a group waits for to ``sources``."""
     if task.foreach is not None and task.matrix is not None:
         yield ("matrix",), "has foreach and matrix; a task has one of them", False

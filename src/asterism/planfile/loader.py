@@ -12,7 +12,7 @@ import gc
 import os
 import platform
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from datetime import datetime
@@ -22,13 +22,11 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from pydantic import ValidationError
-
 from asterism.base.cel import InvalidExpression
 from asterism.base.expressions import with_constants
-from asterism.base.text import clean, suggestion
+from asterism.base.text import clean
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
-from asterism.core.errors import PlanError, safe_repr
+from asterism.core.errors import PlanError, safe_repr, suggestion
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
 from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import EXCLUDED
@@ -37,6 +35,7 @@ from asterism.core.plan.graph import Overlap
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
+from asterism.core.record import Place
 from asterism.core.schedule.tick_values import TICK_PATHS, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import NotExpandable
 from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task, fill_text, placeholders
@@ -46,11 +45,10 @@ from asterism.planfile.branches import always_skipped, skipped_cleanups
 from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs, wait_fields
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
-from asterism.planfile.models import Part
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
 from asterism.planfile.plugin_keys import with_plugin
 from asterism.planfile.python_plan import is_python_plan, python_plan_text
-from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
+from asterism.planfile.validation import validate
 
 Sources = dict[str, tuple[str, str | None]]
 
@@ -217,7 +215,7 @@ class _PlanReader:
         self.environment: Mapping[str, str] | None = None
         self.raw: dict[str, RawTask] = {}
 
-    def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
+    def blame(self, task_id: str, path: Place, text: str, warning: bool = False) -> None:
         """A mistake in a task."""
         raw = self.raw[task_id]
         line = line_of(raw.value, path) if path and path[0] in getattr(raw.value, "lines", ()) else raw.line
@@ -269,7 +267,7 @@ class _PlanReader:
         key = self._filled(("overlap", "key"), head.overlap.key, params, TICK_PATHS if ticks else ())
         return head.overlap.policy, head.parallel, key
 
-    def _filled(self, path: tuple[Part, ...], text: str, params: JsonObject, others: Collection[str] = ()) -> str:
+    def _filled(self, path: Place, text: str, params: JsonObject, others: Collection[str] = ()) -> str:
         """A name in the head of the file, with the values of parameters in place of their placeholders. ``others`` are
         filled later."""
         problem, data = None, self.sources[0].data
@@ -335,12 +333,11 @@ class _PlanReader:
 
     def _head(self, source: PlanSource) -> tuple[models.Head, set[str]]:
         """Everything except the tasks, without its faulty parts, and the keys that have some."""
-        rest = {key: value for key, value in source.data.items() if key != "tasks"}
 
-        def blame(path: tuple[Part, ...], text: str) -> None:
+        def blame(path: Place, text: str) -> None:
             self.mistakes.append(Mistake(line_of(source.data, path), text, file=source.file))
 
-        return _validate(models.Head, rest, blame, {"asterism": 1})
+        return validate(models.Head, source.data, blame, {"asterism": 1})
 
     def _add_raw_tasks(self, source: PlanSource, defaults: models.Defaults | None) -> None:
         raw = source.data.get("tasks")
@@ -360,14 +357,14 @@ class _PlanReader:
                 self.mistakes.append(Mistake(line, text, file=source.file))
                 continue
             if isinstance(value, YamlMapping):
-                value = with_plugin(value, models.Task.model_fields)
+                value = with_plugin(value, models.TASK_KEYS)
                 if defaults is not None:
                     value = with_defaults(value, source.data["defaults"], defaults)
             self.raw[task_id] = RawTask(value, line, source.file)
 
     def _task(self, task_id: str, raw: RawTask, context: PlanContext) -> tuple[models.Task, Sources]:
         """A task without its faulty parts, and its dependencies."""
-        task, faulty = _validate(models.Task, raw.value, partial(self.blame, task_id), {})
+        task, faulty = validate(models.Task, raw.value, partial(self.blame, task_id), {})
         if not isinstance(raw.value, dict):
             return task, {}
         checks = TaskChecks(task_id, task, faulty, context)
@@ -380,7 +377,7 @@ class _PlanReader:
         if order is None:
             for source, target, path in cycles(parents):
                 after = self.raw[target].value.get("after")
-                entry: tuple[Part, ...] = ("handles",) if parents[target][source][0] != "teardown" else ("teardown",)
+                entry: Place = ("handles",) if parents[target][source][0] != "teardown" else ("teardown",)
                 if source in ([after] if isinstance(after, str) else after or ()):
                     entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
                 self.blame(target, entry, f"comes after {source!r}, which closes a cycle: {' -> '.join(path)}")
@@ -452,27 +449,13 @@ def _keys(value: Any) -> Iterable[str]:
     return map(str, value) if isinstance(value, Mapping) else ()
 
 
-def _validate(
-    model: type[AnyShape], value: Any, blame: Callable[[tuple[Part, ...], str], None], least: dict[str, Any]
-) -> tuple[AnyShape, set[str]]:
-    """The value as a model, without its faulty parts, and the keys that have some."""
-    try:
-        return model.model_validate(value), set()
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-    for problem in problems:
-        blame(error_path(problem), error_text(problem, model))
-    faulty = {str(problem["loc"][0]) for problem in problems if problem["loc"]}
-    return valid_part(model, value, problems, least), faulty
-
-
 def with_defaults(value: YamlMapping, raw_defaults: YamlMapping, defaults: models.Defaults) -> YamlMapping:
     """A task with the defaults of its file, as the file has them, for the keys that it does not have. ``env`` is
     merged variable by variable. Every key keeps its line."""
     merged = YamlMapping(value.line)
     own_folder = "outputs" in value or _takes_files(value.get("inputs"))
     unused = (EXCLUDED if "wait_for" in value else ()) + (("cwd",) if own_folder else ())
-    for key in (key for key in raw_defaults if key in defaults.model_fields_set and key not in unused):
+    for key in (key for key in raw_defaults if getattr(defaults, key, None) is not None and key not in unused):
         merged[key], merged.lines[key] = raw_defaults[key], raw_defaults.lines[key]
     for key, own in value.items():
         if key == "env" and isinstance(own, YamlMapping) and isinstance(merged.get("env"), YamlMapping):
@@ -492,7 +475,7 @@ _RAW = ("http", "inputs", "env", "agent", "plugin")
 _CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for", "approval")
 """The fields of a task that have another form in a plan file."""
 
-_SAME = tuple(name for name in models.Task.model_fields if name in Task.__dataclass_fields__ and name not in _CONVERTED)
+_SAME = tuple(name for name in models.TASK_KEYS if name in Task.__dataclass_fields__ and name not in _CONVERTED)
 
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
@@ -501,11 +484,11 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     if task.argv is not None:
         values["argv"] = tuple(task.argv)
     if task.skip_if_unchanged is not None:
-        values["skip_if_unchanged"] = task.skip_if_unchanged.given()
+        values["skip_if_unchanged"] = task.skip_if_unchanged.to_json()
     if task.wait_for is not None:
         values["wait_for"] = wait_fields(task.wait_for)
     if task.approval is not None:
-        values["approval"] = task.approval.model_dump(by_alias=True, exclude_none=True)
+        values["approval"] = task.approval.to_json()
     needs, effects = frozenset(task.wanted.needs or ()), frozenset(task.effects or ())
     return Task(task_id, device=task.wanted.id, needs=needs, effects=effects, **values)
 

@@ -1,345 +1,316 @@
-"""The shape of plan files as pydantic models, the source of the published JSON Schema."""
+"""The shape of plan files, the source of the published JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
-from pydantic.json_schema import GenerateJsonSchema
-
-from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.base.durations import DURATION_PATTERN, InvalidDuration, parse_duration
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.plan.task import LONGEST_DESCRIPTION
+from asterism.core.record import UNSET, Meta, Place, Record, expected, field, fields_of, schemas, set_field
 from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
-UNTAGGED = "\0"
-"""Marks the names of alternatives in the paths of errors; no key of a file begins with it."""
+END = r"$(?!\n)"
+"""The end of a text in a pattern: in Python, ``$`` alone is also before a line break at the end."""
 
 
-class Shape(BaseModel):
-    """Base of the models. A missing key is None, or the default of the core. The validator of a model is built when it
-    is first used: a check needs two of them."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+class Shape(Record, forbid_unknown_fields=True, omit_defaults=True):
+    """The shape of a mapping. A missing key is None, or the default of the core."""
 
 
-def _duration_schema(minimum: str) -> WithJsonSchema:
-    return WithJsonSchema(
-        {"anyOf": [{"type": "number", minimum: 0}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
-    )
-
-
-_seconds = BeforeValidator(partial(parse_duration, unit_required=True))
-
-Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, _seconds, Field(gt=0), _duration_schema("exclusiveMinimum")]
-Pause = Annotated[float, _seconds, Field(ge=0), _duration_schema("minimum")]
-
-
-def _kind(value: Any) -> str | None:
-    """The alternative that a value stands for. Only its type decides, so that there is one clear error."""
-    if isinstance(value, str):
-        return f"{UNTAGGED}text"
-    if isinstance(value, list):
-        return f"{UNTAGGED}list"
-    if isinstance(value, dict):
-        return f"{UNTAGGED}mapping"
-    if isinstance(value, bool | int | float):
-        return f"{UNTAGGED}scalar"
+def _about_duration(value: Any) -> str | None:
+    try:
+        parse_duration(value, unit_required=True)
+    except InvalidDuration as error:
+        return str(error)
     return None
 
 
-_text, _list, _mapping, _scalar = (Tag(f"{UNTAGGED}{kind}") for kind in ("text", "list", "mapping", "scalar"))
+_duration = expected("above 0", _about_duration)
+
+Name = Annotated[str, Meta(min_length=1)]
+Duration = Annotated[
+    Annotated[float, Meta(gt=0)]
+    | Annotated[str, Meta(pattern=f"^(?=[0-9.]*[1-9]){DURATION_PATTERN}{END}", max_length=300), _duration],
+    _duration,
+]
+"""Seconds, or text with a unit. A shape that has durations turns them into seconds."""
+
+Pause = Annotated[
+    Annotated[float, Meta(ge=0)] | Annotated[str, Meta(pattern=f"^{DURATION_PATTERN}{END}", max_length=300), _duration],
+    _duration,
+]
 
 
-def _one_of(expected: str) -> Discriminator:
-    return Discriminator(_kind, custom_error_type="alternatives", custom_error_message=expected)
+def _convert_durations(shape: Shape, *names: str) -> None:
+    """Turn texts such as ``5m`` into seconds."""
+    for name in names:
+        if isinstance(value := getattr(shape, name), str):
+            set_field(shape, name, parse_duration(value))
 
 
 class Device(Shape):
     """A local device: its slots and its capabilities."""
 
-    slots: Annotated[int | None, Field(ge=1, description="how many tasks at once; default: one per processor")] = None
-    can: Annotated[list[Name] | None, Field(description="capabilities that tasks may need")] = None
+    slots: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="how many tasks at once; default: one per processor")
+    ] = None
+    can: Annotated[list[Name] | None, Meta(description="capabilities that tasks may need")] = None
+
+
+Outcome = Literal["success", "failure", "completion", "always"]
 
 
 class Terms(Shape):
     """The condition of a dependency."""
 
-    on: Annotated[
-        Literal["success", "failure", "completion", "always"], Field(description="how the other task must end")
-    ] = "success"
-    when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
-    handled: Annotated[bool, Field(description="with `on: failure`: this task handles the failure of the other")] = (
-        False
-    )
+    on: Annotated[Outcome, Meta(description="how the other task must end")] = "success"
+    when: Annotated[Name | None, Meta(description="a condition in CEL over `result` and `status`")] = None
+    handled: Annotated[bool, Meta(description="with `on: failure`: this task handles the failure of the other")] = False
 
 
 class Wanted(Shape):
     """What a task needs of its device."""
 
-    id: Annotated[Name | None, Field(description="only this device")] = None
-    needs: Annotated[list[Name] | None, Field(description="capabilities that the device must have")] = None
+    id: Annotated[Name | None, Meta(description="only this device")] = None
+    needs: Annotated[list[Name] | None, Meta(description="capabilities that the device must have")] = None
 
 
-ANY_DEVICE = Wanted.model_construct()
+ANY_DEVICE = Wanted()
 
-WantedDevice = Annotated[
-    Annotated[Name, _text] | Annotated[Wanted, _mapping],
-    _one_of("must be the id of a device, or {id: …, needs: […]}"),
-]
+WantedDevice = Annotated[Name | Wanted, expected("the id of a device, or {id: …, needs: […]}")]
 
 
-class Secret(Shape):
-    """A secret from the environment, which is never written down."""
+class Reference(Shape):
+    """The result of a task in ``after``, or a part of it; or a secret from the environment, which is never written
+    down."""
 
-    secret: Name
-
-
-class From(Shape):
-    """The result of a task in ``after``, or a part of it."""
-
-    source: Annotated[Name, Field(alias="from")]
-    select: Annotated[Name | None, Field(description="a CEL expression over `result`")] = None
+    secret: Name | None = None
+    source: Name | None = field(default=None, name="from")
+    select: Annotated[Name | None, Meta(description="a CEL expression over `result`")] = None
     failed: Annotated[
         Literal["skip", "null", "fail"] | None,
-        Field(description="in `inputs`: what elements of a group that failed are in its result"),
+        Meta(description="in `inputs`: what elements of a group that failed are in its result"),
     ] = None
 
-
-def _reference_kind(value: Any) -> str | None:
-    if isinstance(value, dict):
-        return f"{UNTAGGED}secret" if "secret" in value else f"{UNTAGGED}from"
-    return None if isinstance(value, list) or value is None else f"{UNTAGGED}scalar"
+    def __post_init__(self) -> None:
+        if self.secret is None and self.source is None:
+            raise ValueError("a reference needs 'from', the id of a task, or 'secret', a name")
+        if self.secret is not None and (self.source or self.select or self.failed):
+            raise ValueError("a secret has no key beside 'secret'")
 
 
 Value = Annotated[
-    Annotated[Secret, Tag(f"{UNTAGGED}secret")]
-    | Annotated[From, Tag(f"{UNTAGGED}from")]
-    | Annotated[str | int | float | bool, _scalar],
-    Discriminator(
-        _reference_kind,
-        custom_error_type="alternatives",
-        custom_error_message="must be text, a number, true or false, {secret: NAME} or {from: task, select: …}",
+    str | int | float | bool | Reference,
+    expected("text, a number, true or false, {secret: NAME} or {from: task, select: …}"),
+    Meta(
+        extra_json_schema={  # of a reference
+            "minProperties": 1,
+            "dependentRequired": {"select": ["from"], "failed": ["from"]},
+            "dependentSchemas": {"secret": {"maxProperties": 1}},
+        }
     ),
 ]
 """A constant that becomes text, or a reference."""
 
 AnyValue = Annotated[
-    Any, WithJsonSchema({"description": "any value, {from: task, select: …, failed: …} or {secret: NAME}, also nested"})
+    Any, Meta(description="any value, {from: task, select: …, failed: …} or {secret: NAME}, also nested")
 ]
 
-
-AnyConstant = Annotated[Any, WithJsonSchema({"description": "any value"})]
+AnyConstant = Annotated[Any, Meta(description="any value")]
 
 
 class Request(Shape):
     """An HTTP request. ``{name}`` in the URL stands for an input."""
 
-    method: Annotated[str, Field(pattern="^[A-Z]+$")] = "GET"
     url: Name
+    method: Annotated[str, Meta(pattern=f"^[A-Z]+{END}"), expected("a word in capitals, such as POST")] = "GET"
     headers: dict[Name, Value] | None = None
     params: dict[Name, Value] | None = None
-    content: Annotated[AnyValue, Field(alias="json", description="the body, sent as JSON")] = None
-    body: Annotated[str | None, Field(description="the body, sent as text")] = None
+    content: Annotated[AnyValue, Meta(description="the body, sent as JSON")] = field(default=None, name="json")
+    body: Annotated[str | None, Meta(description="the body, sent as text")] = None
     expect: Annotated[
-        list[Annotated[int, Field(ge=100, le=599)]] | None,
-        Field(description="the statuses that count as success; default: any 2xx"),
+        list[Annotated[int, Meta(ge=100, le=599)]] | None,
+        Meta(description="the statuses that count as success; default: any 2xx"),
     ] = None
 
 
 After = Annotated[
-    Annotated[Name, _text]
-    | Annotated[list[Name], _list]
-    | Annotated[
-        dict[
-            Name,
-            Annotated[
-                Annotated[Literal["success", "failure", "completion", "always"], _text] | Annotated[Terms, _mapping],
-                _one_of("must be success, failure, completion, always or {on: …, when: …}"),
-            ],
-        ],
-        _mapping,
-    ],
-    _one_of(
-        "must be an id, a list of ids, or a mapping of ids to success, failure, completion, always or {on: …, when: …}"
-    ),
+    Name
+    | list[Name]
+    | dict[Name, Annotated[Outcome | Terms, expected("success, failure, completion, always or {on: …, when: …}")]],
+    expected("an id, a list of ids, or a mapping of ids to success, failure, completion, always or {on: …, when: …}"),
 ]
 
 
 class AgentWork(Shape):
     """Work for an agent."""
 
-    description: Annotated[Name, Field(description="what to do")]
-    tips: Annotated[list[Name] | None, Field(description="advice on how to do it")] = None
-    result: Annotated[dict[str, AnyConstant] | None, Field(description="the JSON Schema of the result")] = None
+    description: Annotated[Name, Meta(description="what to do")]
+    tips: Annotated[list[Name] | None, Meta(description="advice on how to do it")] = None
+    result: Annotated[dict[str, AnyConstant] | None, Meta(description="the JSON Schema of the result")] = None
 
 
 class Unchanged(Shape):
     """The files of a task, which is skipped if their content has not changed since its last execution."""
 
-    inputs: Annotated[list[Name] | None, Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = None
+    inputs: Annotated[list[Name] | None, Meta(description="files that it reads; `*`, `?`, `**` as in a shell")] = None
     outputs: Annotated[
-        list[Name] | None, Field(min_length=1, description="files that it writes; none if it has a working folder")
+        Annotated[list[Name], Meta(min_length=1)] | None,
+        Meta(description="files that it writes; none if it has a working folder"),
     ] = None
-    shared: Annotated[Name | None, Field(description="plans that give the same name may use each other's records")] = (
+    shared: Annotated[Name | None, Meta(description="plans that give the same name may use each other's records")] = (
         None
     )
-
-    def given(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True)
 
 
 class Over(Shape):
     """Where the elements come from, one of: the result of a task, which must be a list; the files that match a pattern;
     the lines of a file; the numbers of a range."""
 
-    source: Annotated[Name | None, Field(alias="from")] = None
-    files: Annotated[Name | None, Field(description="a pattern, such as `in/*.mp4`; `**` is any folders")] = None
-    lines: Annotated[Name | None, Field(description="a text file; each line that is not empty is an element")] = None
-    range: Annotated[list[int] | None, Field(description="the first and the last number, and the step")] = None
-    select: Annotated[Name | None, Field(description="a CEL expression over `result` that selects the list")] = None
-    max: Annotated[int, Field(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
+    source: Name | None = field(default=None, name="from")
+    files: Annotated[Name | None, Meta(description="a pattern, such as `in/*.mp4`; `**` is any folders")] = None
+    lines: Annotated[Name | None, Meta(description="a text file; each line that is not empty is an element")] = None
+    range: Annotated[list[int] | None, Meta(description="the first and the last number, and the step")] = None
+    select: Annotated[Name | None, Meta(description="a CEL expression over `result` that selects the list")] = None
+    max: Annotated[int, Meta(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
 
 
 Foreach = Annotated[
-    Annotated[Name, _text] | Annotated[list[AnyConstant], _list] | Annotated[Over, _mapping],
-    _one_of('must be a list, "{params.NAME}", {from: task, select: …}, {files: …}, {lines: …} or {range: [1, 9]}'),
+    Name | list[AnyConstant] | Over,
+    expected('a list, "{params.NAME}", {from: task, select: …}, {files: …}, {lines: …} or {range: [1, 9]}'),
 ]
 
-Axis = Annotated[
-    Annotated[Name, _text] | Annotated[list[AnyConstant], _list],
-    _one_of('must be a list or "{params.NAME}"'),
-]
+Axis = Annotated[Name | list[AnyConstant], expected('a list or "{params.NAME}"')]
 
 
 class WaitFor(Shape):
     """What a task waits for, one of: an event, a time, or a task of another plan. It uses no slot."""
 
-    event: Annotated[Name | None, Field(description="the name of an event; its data are the result")] = None
-    until: Annotated[Name | None, Field(description="a time, in the time zone of the tick, else in UTC")] = None
-    plan: Annotated[Name | None, Field(description="the name of a stored plan, or with `tick` of a schedule")] = None
-    task: Annotated[Name | None, Field(description="the task of that plan; its result is the result")] = None
-    tick: Annotated[Name | None, Field(description="`same`, or a time such as `{tick.previous}`")] = None
-    timeout: Annotated[Duration | None, Field(description="the task fails after so long; default: never")] = None
+    event: Annotated[Name | None, Meta(description="the name of an event; its data are the result")] = None
+    until: Annotated[Name | None, Meta(description="a time, in the time zone of the tick, else in UTC")] = None
+    plan: Annotated[Name | None, Meta(description="the name of a stored plan, or with `tick` of a schedule")] = None
+    task: Annotated[Name | None, Meta(description="the task of that plan; its result is the result")] = None
+    tick: Annotated[Name | None, Meta(description="`same`, or a time such as `{tick.previous}`")] = None
+    timeout: Annotated[Duration | None, Meta(description="the task fails after so long; default: never")] = None
+
+    def __post_init__(self) -> None:
+        _convert_durations(self, "timeout")
 
 
 class Approval(Shape):
     """A person decides whether the task starts."""
 
-    by: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[list[Name], _list],
-            _one_of("must be a name or a list of names"),
-            Field(description="the people or groups who may decide, or patterns of them; default: everybody"),
-        ]
-        | None
-    ) = None
-    timeout: Annotated[Duration | None, Field(description="it is not approved after so long; default: 1d")] = None
-    otherwise: Annotated[
-        Literal["fail", "skip"] | None,
-        Field(alias="else", description="what a task does that is not approved; default: fail"),
+    by: Annotated[
+        Annotated[Name | list[Name], expected("a name or a list of names")] | None,
+        Meta(description="the people or groups who may decide, or patterns of them; default: everybody"),
     ] = None
+    timeout: Annotated[Duration | None, Meta(description="it is not approved after so long; default: 1d")] = None
+    otherwise: Annotated[
+        Literal["fail", "skip"] | None, Meta(description="what a task does that is not approved; default: fail")
+    ] = field(default=None, name="else")
+
+    def __post_init__(self) -> None:
+        _convert_durations(self, "timeout")
 
 
-Part = str | int
-"""A part of a path: a key or an index."""
+PriorityName = Literal["low", "normal", "high", "critical"]
 
 
 class Task(Shape):
     """A task: one of argv, shell, call, http, agent and the name of a plug-in, and its conditions."""
 
-    argv: Annotated[list[str] | None, Field(min_length=1, description="a command; `{name}` stands for an input")] = None
-    shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are environment variables")] = None
+    argv: Annotated[
+        Annotated[list[str], Meta(min_length=1)] | None, Meta(description="a command; `{name}` stands for an input")
+    ] = None
+    shell: Annotated[Name | None, Meta(description="a line for /bin/sh; inputs are environment variables")] = None
     call: Annotated[
-        str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:function")
+        Annotated[str, Meta(pattern=rf"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*{END}"), expected("package.module:function")]
+        | None,
+        Meta(description="package.module:function"),
     ] = None
     http: Request | None = None
-    agent: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[AgentWork, _mapping],
-            _one_of("must be a description, or {description: …, tips: […], result: {…}}"),
-            Field(description="work for an agent, on a device that has one"),
-        ]
-        | None
-    ) = None
+    agent: Annotated[
+        Annotated[Name | AgentWork, expected("a description, or {description: …, tips: […], result: {…}}")] | None,
+        Meta(description="work for an agent, on a device that has one"),
+    ] = None
     plugin: Annotated[
-        dict[Name, dict[Name, AnyConstant]] | None,
-        Field(min_length=1, max_length=1, description="work of a plug-in, by its name: `{container: {image: …}}`"),
+        Annotated[dict[Name, dict[Name, AnyConstant]], Meta(min_length=1, max_length=1)] | None,
+        Meta(description="work of a plug-in, by its name: `{container: {image: …}}`"),
     ] = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
-    cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
+    cwd: Annotated[Name | None, Meta(description="the working directory of a command")] = None
     outputs: Annotated[
-        dict[Name, Name] | None,
-        Field(min_length=1, description="files that it leaves in its working folder, by name; `*`, `?`, `**`"),
+        Annotated[dict[Name, Name], Meta(min_length=1)] | None,
+        Meta(description="files that it leaves in its working folder, by name; `*`, `?`, `**`"),
     ] = None
     uses: Annotated[
-        dict[Name, Annotated[int, Field(ge=1)]] | None,
-        Field(description="the limits that it holds while it runs, with the amounts, such as `{warehouse: 1}`"),
+        dict[Name, Annotated[int, Meta(ge=1)]] | None,
+        Meta(description="the limits that it holds while it runs, with the amounts, such as `{warehouse: 1}`"),
     ] = None
     after: After | None = None
-    handles: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[list[Name], _list],
-            _one_of("must be the id of a task, or a list of ids"),
-            Field(description="run if this task fails; when that completes, the failure is repaired"),
-        ]
-        | None
-    ) = None
+    handles: Annotated[
+        Annotated[Name | list[Name], expected("the id of a task, or a list of ids")] | None,
+        Meta(description="run if this task fails; when that completes, the failure is repaired"),
+    ] = None
     teardown: Annotated[
         Name | None,
-        Field(description="tear this task down: run once it has started and everything between is over, in any case"),
+        Meta(description="tear this task down: run once it has started and everything between is over, in any case"),
     ] = None
     join: Annotated[
         Literal["all", "any"],
-        Field(description="start when all dependencies hold, or when one holds and the others are decided"),
+        Meta(description="start when all dependencies hold, or when one holds and the others are decided"),
     ] = "all"
-    retries: Annotated[int, Field(ge=0)] = 0
-    backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
-    timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
+    retries: Annotated[int, Meta(ge=0)] = 0
+    backoff: Annotated[Pause, Meta(description="delay before the first retry; it doubles each time")] = 0.5
+    timeout: Annotated[Duration | None, Meta(description="time limit of each attempt")] = None
     heartbeat_timeout: Annotated[
-        Duration | None, Field(description="executed elsewhere after so long without a heartbeat of its device")
+        Duration | None, Meta(description="executed elsewhere after so long without a heartbeat of its device")
     ] = None
-    priority: Literal["low", "normal", "high", "critical"] = "normal"
+    priority: PriorityName = "normal"
     device: WantedDevice | None = None
-    estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
-    revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
+    estimate: Annotated[Duration | None, Meta(description="expected duration, for the critical path")] = None
+    revocable: Annotated[bool, Meta(description="may start before the tasks above are reviewed")] = False
     untrusted: Annotated[
-        bool, Field(description="its result may contain instructions of strangers: limits what an editor may do")
+        bool, Meta(description="its result may contain instructions of strangers: limits what an editor may do")
     ] = False
-    cost: Annotated[float | None, Field(ge=0, description="what it costs, for rules about approvals")] = None
-    effects: Annotated[
-        list[Literal["spends", "deletes"]] | None, Field(description="what it does, for rules about approvals")
+    cost: Annotated[
+        Annotated[float, Meta(ge=0)] | None, Meta(description="what it costs, for rules about approvals")
     ] = None
-    description: Annotated[str, Field(max_length=LONGEST_DESCRIPTION)] = ""
-    foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
+    effects: Annotated[
+        list[Literal["spends", "deletes"]] | None, Meta(description="what it does, for rules about approvals")
+    ] = None
+    description: Annotated[str, Meta(max_length=LONGEST_DESCRIPTION)] = ""
+    foreach: Annotated[Foreach | None, Meta(description="one task for each element; `{item}` stands for it")] = None
     matrix: Annotated[
-        dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")
+        Annotated[dict[Name, Axis], Meta(min_length=1)] | None,
+        Meta(description="one task for each combination; `{matrix.NAME}`"),
+    ] = None
+    wait_for: Annotated[
+        WaitFor | None, Meta(description="wait for an event, a time or a task of another plan, and execute nothing")
+    ] = None
+    approval: Annotated[Approval | None, Meta(description="wait for a person before it starts")] = None
+    skip_if_unchanged: Annotated[
+        Unchanged | None, Meta(description="skip it if these files are as after its last execution")
     ] = None
 
-    wait_for: Annotated[
-        WaitFor | None, Field(description="wait for an event, a time or a task of another plan, and execute nothing")
-    ] = None
-    approval: Annotated[Approval | None, Field(description="wait for a person before it starts")] = None
-    skip_if_unchanged: Annotated[
-        Unchanged | None, Field(description="skip it if these files are as after its last execution")
-    ] = None
+    def __post_init__(self) -> None:
+        _convert_durations(self, "backoff", "timeout", "heartbeat_timeout", "estimate")
 
     @property
     def wanted(self) -> Wanted:
-        """``device`` as a model."""
+        """``device`` as a mapping."""
         if isinstance(self.device, str):
             return Wanted(id=self.device)
         return self.device or ANY_DEVICE
 
-    def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
+    def dependencies(self) -> Iterator[tuple[str, str, str | None, Place]]:
         """The dependencies in ``teardown``, ``after`` and ``handles``: (source, on, when, path)."""
         if self.teardown is not None:
             yield self.teardown, "teardown", None, ("teardown",)
@@ -365,9 +336,7 @@ class Task(Shape):
         return source in self.handled_tasks() or (isinstance(condition, Terms) and condition.handled)
 
 
-def _parameter_kind(value: Any) -> str | None:
-    kind = _kind(value)
-    return kind if kind in (f"{UNTAGGED}mapping", f"{UNTAGGED}list", None) else f"{UNTAGGED}scalar"
+TASK_KEYS = tuple(key.encode_name for key in fields_of(Task))
 
 
 class Parameter(Shape):
@@ -375,11 +344,13 @@ class Parameter(Shape):
 
     type: Annotated[
         Literal["text", "integer", "number", "boolean", "list", "mapping"] | None,
-        Field(description="default: the type of the default, or text"),
+        Meta(description="default: the type of the default, or text"),
     ] = None
-    default: Annotated[AnyConstant, Field(description="the value if none is given")] = None
+    default: Annotated[Any, Meta(description="the value if none is given")] = UNSET
     description: str = ""
-    choices: Annotated[list[AnyConstant] | None, Field(min_length=1, description="the values that are allowed")] = None
+    choices: Annotated[
+        Annotated[list[AnyConstant], Meta(min_length=1)] | None, Meta(description="the values that are allowed")
+    ] = None
 
 
 class Defaults(Shape):
@@ -387,11 +358,11 @@ class Defaults(Shape):
 
     env: dict[Name, Value] | None = None
     cwd: Name | None = None
-    retries: Annotated[int | None, Field(ge=0)] = None
+    retries: Annotated[int, Meta(ge=0)] | None = None
     backoff: Pause | None = None
     timeout: Duration | None = None
     heartbeat_timeout: Duration | None = None
-    priority: Literal["low", "normal", "high", "critical"] | None = None
+    priority: PriorityName | None = None
     device: WantedDevice | None = None
     estimate: Duration | None = None
     revocable: bool | None = None
@@ -403,83 +374,76 @@ OverlapPolicy = Literal["skip", "queue", "replace"]
 class Overlap(Shape):
     """What happens while other plans with a key have not ended."""
 
-    key: Annotated[Name, Field(description="plans with this key count, of whatever file, such as `ci-{params.ref}`")]
+    key: Annotated[Name, Meta(description="plans with this key count, of whatever file, such as `ci-{params.ref}`")]
     policy: OverlapPolicy
 
 
 class Head(Shape):
     """Everything except the tasks."""
 
-    asterism: Annotated[Literal[1], Field(description="the version of the file format")]
-    id: Annotated[Name | None, Field(description="the name of the plan; default: the name of the file")] = None
+    asterism: Annotated[Literal[1], Meta(description="the version of the file format")]
+    id: Annotated[Name | None, Meta(description="the name of the plan; default: the name of the file")] = None
     tags: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]] | None,
-        Field(max_length=20, description="words by which plans are found in a list"),
-    ] = None
-    overlap: Annotated[
         Annotated[
-            Annotated[OverlapPolicy, _text] | Annotated[Overlap, _mapping],
-            _one_of("must be skip, queue or replace, or {key: …, policy: …}"),
+            list[
+                Annotated[
+                    str,
+                    Meta(min_length=1, max_length=100, pattern=rf"^[^\x00-\x1f\x7f]+{END}"),
+                    expected("a text without control characters"),
+                ]
+            ],
+            Meta(max_length=20),
         ]
         | None,
-        Field(description="what happens while another plan of this file has not ended; default: both run"),
+        Meta(description="words by which plans are found in a list"),
+    ] = None
+    overlap: Annotated[
+        Annotated[OverlapPolicy | Overlap, expected("skip, queue or replace, or {key: …, policy: …}")] | None,
+        Meta(description="what happens while another plan of this file has not ended; default: both run"),
     ] = None
     parallel: Annotated[
-        int, Field(ge=1, le=MOST_PARALLEL, description="how many plans of this file may run before `overlap` counts")
+        int, Meta(ge=1, le=MOST_PARALLEL, description="how many plans of this file may run before `overlap` counts")
     ] = 1
-    devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="default: this machine")] = None
-    policy: Annotated[
-        LockPolicy | None,
-        Field(description="lock policy: what is held while an editor decides"),
+    devices: Annotated[
+        Annotated[dict[Name, Device], Meta(min_length=1)] | None, Meta(description="default: this machine")
     ] = None
+    policy: Annotated[LockPolicy, Meta(description="lock policy: what is held while an editor decides")] | None = None
     params: Annotated[
         dict[
             Name,
             Annotated[
-                Annotated[Parameter, _mapping]
-                | Annotated[list[AnyConstant], _list]
-                | Annotated[str | int | float | bool, _scalar],
-                Discriminator(
-                    _parameter_kind,
-                    custom_error_type="alternatives",
-                    custom_error_message="must be {type: …, default: …}, or a default value",
-                ),
+                Parameter | list[AnyConstant] | str | int | float | bool,
+                expected("{type: …, default: …}, or a default value"),
             ],
         ]
         | None,
-        Field(description="parameters: {type: …, default: …, description: …, choices: […]}, or only a default"),
+        Meta(description="parameters: {type: …, default: …, description: …, choices: […]}, or only a default"),
     ] = None
-    defaults: Annotated[Defaults | None, Field(description="for all tasks of this file")] = None
+    defaults: Annotated[Defaults | None, Meta(description="for all tasks of this file")] = None
     include: Annotated[
-        Annotated[Annotated[Name, _text] | Annotated[list[Name], _list], _one_of("must be a file or a list of files")]
-        | None,
-        Field(description="other plan files, relative to this one, whose tasks belong to this plan"),
+        Annotated[Name | list[Name], expected("a file or a list of files")] | None,
+        Meta(description="other plan files, relative to this one, whose tasks belong to this plan"),
     ] = None
+    tasks: Any = None
+    """They are read one by one, so that the mistakes of each are its own."""
 
 
 class Plan(Head):
     """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
-    model_config = ConfigDict(defer_build=True)  # only the schema needs it: files are validated task by task
-
-    tasks: Annotated[
-        dict[Name, Task], Field(min_length=1, description="required, unless included files have some")
-    ] = {}
-
-
-class _Untitled(GenerateJsonSchema):
-    """Generates the schema without titles, which only repeat the names of keys."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
+    tasks: Annotated[dict[Name, Task], Meta(min_length=1, description="required, unless included files have some")] = (
+        field(default_factory=dict)
+    )
 
 
 def json_schema() -> JsonObject:
-    """The JSON Schema of plan files, generated from the models, with the plug-ins that this package has as keys."""
+    """The JSON Schema of plan files, generated from the shapes, with the plug-ins that this package has as keys."""
     from asterism.execution.actions import ACTIONS
     from asterism.execution.plugin_actions import action_class
 
-    schema = Plan.model_json_schema(by_alias=True, schema_generator=_Untitled)
-    keys = schema["$defs"]["Task"]["properties"]
+    _, definitions = schemas([Plan], "#/$defs/{name}")
+    plan = definitions.pop("Plan")
+    keys = definitions["Task"]["properties"]
     keys |= {name: action_class(name).schema() for name in ACTIONS.built_in if name not in CORE_KINDS}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Asterism plan file"}
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, "$defs": definitions, **plan, "title": "Asterism plan file"}

@@ -14,13 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from pydantic import ValidationError
-
-from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
-from asterism.core.errors import NotJson
+from asterism.core.errors import NotJson, describe_value, suggestion
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import UNSET, InvalidRecord, decode
 from asterism.execution.task_inputs import is_reserved
 from asterism.planfile import models
 
@@ -111,8 +109,8 @@ def declared_parameters(text: str) -> list[Declaration]:
     if not isinstance(data, YamlMapping):
         return []
     try:
-        head = models.Head.model_validate({"asterism": 1, "params": data.get("params")})
-    except ValidationError:
+        head = decode(models.Head, {"asterism": 1, "params": data.get("params")})
+    except InvalidRecord:
         return []
     return list(declarations(head, data, "", []).values())
 
@@ -120,9 +118,10 @@ def declared_parameters(text: str) -> list[Declaration]:
 def _declaration(name: str, parameter: Any, file: str, line: int) -> Declaration:
     if not isinstance(parameter, models.Parameter):
         parameter = models.Parameter(default=parameter)
-    required = "default" not in parameter.model_fields_set
-    kind = parameter.type or ("text" if required else _type_of(parameter.default))
-    return Declaration(name, kind, parameter.description, parameter.choices, parameter.default, required, file, line)
+    required = parameter.default is UNSET
+    default = None if required else parameter.default
+    kind = parameter.type or ("text" if required else _type_of(default))
+    return Declaration(name, kind, parameter.description, parameter.choices, default, required, file, line)
 
 
 def _type_of(value: Any) -> str:

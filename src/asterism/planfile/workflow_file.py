@@ -22,9 +22,9 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.durations import InvalidDuration, parse_duration
-from asterism.base.text import request_url_problem, suggestion
+from asterism.base.text import request_url_problem
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
-from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.errors import AsterismError, InvalidWorkflow, suggestion
 from asterism.core.plan.task import ACTIONS
 from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow, ambiguous_timeout
 from asterism.planfile.plugin_keys import plugin_key

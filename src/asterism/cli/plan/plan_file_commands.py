@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.text import clean, suggestion
+from asterism.base.text import clean
 from asterism.cli.cli_context import (
     current_user,
     is_given,
@@ -48,6 +48,7 @@ from asterism.cli.plan.plan_context import (
     report_option,
     result_options,
 )
+from asterism.core.errors import suggestion
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.plan_name import EACH_START

@@ -28,8 +28,9 @@ from asterism.api.client_errors import ApiError, ServerUnreachable, TryLater
 from asterism.api.documents import CreatedRun, CreatedRuns, Creation
 from asterism.api.run_operations import BATCH
 from asterism.api.system import System
-from asterism.base.text import describe_value, json_text, plural
+from asterism.base.text import json_text, plural
 from asterism.cli.cli_context import ask_again, note, out_of_reach
+from asterism.core.errors import describe_value
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow

@@ -406,7 +406,7 @@ def read_workflow(path: str, name: str | None, run_input: Mapping[str, Any]) -> 
 
 
 def find_workflow_in(path: str, name: str | None) -> Workflow:
-    from asterism.planfile.workflow_file import load_workflows  # pydantic takes long to import
+    from asterism.planfile.workflow_file import load_workflows
 
     flows = load_workflows(path)
     if name is None:

@@ -26,9 +26,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, describe_value
 from asterism.fleet.policy.device_policy import PERMISSIONS, Rules
 from asterism.fleet.policy.rule_patterns import HostRule
 
