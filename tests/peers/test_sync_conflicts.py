@@ -62,30 +62,6 @@ async def test_a_result_that_loses_is_kept() -> None:
     assert "is kept, but it is not the result of run" in notice
 
 
-async def test_the_furthest_owner_wins_for_good() -> None:
-    laptop, kitchen, run = await contested(keep="furthest")
-    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
-    await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(7, 10), "")])
-    await laptop.sync_with(kitchen)
-    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(9, 10), "")])
-    await laptop.sync_with(kitchen)
-    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
-    assert ours == theirs.changed(revision=ours.revision)
-    assert ours.device == "kitchen"
-    assert len(await laptop.notices("conflict")) == 1
-
-
-async def test_two_active_owners_do_not_overtake_each_other_forever() -> None:
-    laptop, kitchen, run = await contested(keep="furthest")
-    for step in range(1, 20):
-        for side in (laptop, kitchen):
-            await side.store.heartbeat(f"{side.name}-1", {}, [ProgressReport(run.id, 1, Progress(step, 100), "")])
-            await laptop.sync_with(kitchen)
-    ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
-    assert ours.grant == theirs.grant
-    assert len(await laptop.notices("conflict")) + len(await kitchen.notices("conflict")) == 1
-
-
 async def test_the_user_of_the_loser_can_keep_the_work() -> None:
     laptop, kitchen, run = await contested(input={"file": "a.mov"})
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
@@ -259,12 +235,12 @@ async def test_a_fleet_validates_the_keep_rule() -> None:
     await side.fleet.workflows.add(FLOW)
     assert (await side.fleet.create("transcode", keep="original", device="absent")).keep == "original"
     assert (await side.fleet.create("transcode", device="absent")).keep == "epoch"
-    with pytest.raises(AsterismError, match="keep must be one of epoch, original, furthest, not 'newest'"):
+    with pytest.raises(AsterismError, match="keep must be one of epoch, original, not 'newest'"):
         await side.fleet.create("transcode", keep="newest")
-    run = await side.fleet.create("transcode", keep="furthest", device="absent")
+    run = await side.fleet.create("transcode", keep="original", device="absent")
     assert run.status is CREATED
     await side.fleet.cancel(run.id)
-    assert (await side.fleet.retry(run.id)).keep == "furthest"
+    assert (await side.fleet.retry(run.id)).keep == "original"
 
 
 def test_an_exchange_needs_a_store_that_has_a_feed() -> None:

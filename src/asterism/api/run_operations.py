@@ -35,7 +35,7 @@ STATUSES = (
 CONDITIONS = ("status", "workflow", "device", "series", "batch", "search", "waiting")
 WaitingFor = Literal["device", "limit", "claim", "turn", "retry", "person", "peer"]
 WAITS = get_args(WaitingFor)
-Keep = Literal["epoch", "original", "furthest"]
+Keep = Literal["epoch", "original"]
 RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
 CreationId = Annotated[
     str, Limit(min_length=1, max_length=64), Doc("What makes the creation the same when it is repeated.")

@@ -289,8 +289,8 @@ class Fleet:
         :param key: returns the existing run if the key is taken.
         :param series: at most one run of a series is active; they start in the order of their creation.
         :param device: only this device may execute it.
-        :param keep: which record counts if peers that were cut off from each other both assigned it: ``epoch``,
-            ``original`` or ``furthest`` (core/run/merge.py); by default that of the workflow.
+        :param keep: which record counts if peers that were cut off from each other both assigned it: ``epoch``
+            or ``original`` (core/run/merge.py); by default that of the workflow.
         :param near: devices that are preferred because they are where the run is created, if they can take it.
         :param label: what people call the run: lists show it, and ``Query.search`` finds it.
         :param batch: the name of the runs to which it belongs: they are counted together (``Store.batches``).

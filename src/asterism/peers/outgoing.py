@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import InvalidWorkflow
 from asterism.core.json_values import JsonObject
-from asterism.core.run.merge import own_story
 from asterism.core.run.run import OWNED, Run
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
@@ -136,12 +135,9 @@ def _came_from(peer: Peer, change: Change) -> bool:
 
 
 def _with_progress(run: Run, reports: dict[str, ProgressReport]) -> Run:
-    """The run with the progress its owner last reported. Not if progress decides between two records that know of each
-    other: once compared, they are compared by what the records contain, or they would overtake each other forever."""
+    """The run with the progress its owner last reported."""
     report = reports.get(run.id)
     if report is None or report.progress is None or report.epoch != run.epoch:
-        return run
-    if run.keep == "furthest" and len(own_story(run)) < len(run.story):
         return run
     return run.changed(progress=report.progress)
 

@@ -217,8 +217,6 @@ class BatchDecisions:
         was_left_to = self._left.get(mine.id)
         reached = await self._progress(mine)
         ours = mine
-        if mine.keep == "furthest" and mine.grant != theirs.grant and not set(own_story(theirs)) <= set(mine.story):
-            ours = mine.changed(progress=reached)  # only for news, or two owners would overtake each other forever
         if self._still_owned_here(mine, theirs) and mine.grant is not None:
             ours = transitions.confirm_ownership(
                 ours, mine.grant, f"peer {self._peer.name} declared it lost", self._now

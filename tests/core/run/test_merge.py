@@ -235,14 +235,6 @@ def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     check_won(kept, replacement, "kitchen had it first and was only unreachable, not lost", "the original owner")
 
 
-def the_furthest_is_kept() -> None:
-    apart = new(keep="furthest")
-    first, other = taken(apart, KITCHEN, 1.0), taken(apart, LAPTOP, 2.0).changed(progress=Progress(7, 10))
-    check_won(other, first, "laptop has more progress (7/10 against none)")
-    check_won(other, first.changed(progress=Progress(6, 10)), "(7/10 against 6/10)")
-    check_won(retried(first, 90.0), first.changed(progress=Progress(9, 10)), "later assignment")
-
-
 def lines_that_cross() -> None:
     """What is beside a line has no part in its rank, or else it would matter whom it met before."""
     begun, busy = taken(new(), KITCHEN, 1.0), taken(new(), LAPTOP, 2.0).changed(revision=9)
@@ -266,7 +258,6 @@ RULES = (
     then_what_was_reported,
     the_original_is_kept,
     the_original_is_kept_against_a_takeover_by_its_own_word,
-    the_furthest_is_kept,
     lines_that_cross,
 )
 
@@ -284,7 +275,6 @@ ASSIGNMENT = ["session", "stage", "steps", "reported"]
 ORDERS = {
     "epoch": ["completed", "epoch", "terminal", "known", "free", "earlier", "device", *ASSIGNMENT],
     "original": ["completed", "origin", "free", "terminal", "known", *ASSIGNMENT],
-    "furthest": ["completed", "epoch", "terminal", "known", "free", "progress", "earlier", "device", *ASSIGNMENT],
 }
 
 
@@ -414,7 +404,7 @@ def test_what_is_fixed_is_all_that_a_run_is_created_with() -> None:
 
 def test_a_rule_that_is_not_known_here_is_not_guessed() -> None:
     odd = new().changed(keep="coin")
-    with pytest.raises(NotTheSameRun, match=r"their rule is 'coin'.*epoch, original, furthest"):
+    with pytest.raises(NotTheSameRun, match=r"their rule is 'coin'.*epoch, original"):
         resolve(odd, taken(odd, KITCHEN, 1.0))
-    with pytest.raises(ValueError, match=r"one of epoch, original, furthest, not 'coin'"):
+    with pytest.raises(ValueError, match=r"one of epoch, original, not 'coin'"):
         new(keep="coin")

@@ -140,7 +140,6 @@ WRONG = "the wrong one won"
         pytest.param(without("session"), rules.then_the_greater_session, WRONG, id="session"),
         pytest.param(without("stage"), rules.then_how_far_the_owner_has_come, "work under way was undone", id="stage"),
         pytest.param(without("reported"), rules.then_what_was_reported, "a report was lost", id="reported"),
-        pytest.param(without("progress"), rules.the_furthest_is_kept, WRONG, id="progress"),
         pytest.param(without("origin", "free"), rules.the_original_is_kept, WRONG, id="origin, by example"),
         (whichever_comes_first, the_laws, "who of two comes first"),
         (by_revision, rules.lines_that_cross, LAW),

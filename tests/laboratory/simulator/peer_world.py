@@ -509,7 +509,7 @@ class PeerWorld(World[PeerLife, PeerChecker]):
         if chance.random() < 0.2:
             run_input["padding"] = "x" * 70_000  # stored as a blob
         series = chance.choice(self.series)
-        keep = chance.choice(["epoch", "epoch", "original", "furthest"])
+        keep = chance.choice(["epoch", "epoch", "original"])
         run = await fleet.create(flow, run_input, series=series, keep=keep, priority=chance.randint(0, 1))
         self.checker.acknowledged.append(run)
         if chance.random() < 0.25:

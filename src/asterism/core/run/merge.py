@@ -25,10 +25,6 @@ same run, given back.
   records that when it learns of the takeover (the step ``kept``), and of two histories with the same assignment the
   one in which it was kept more often wins. A copy from before the takeover has no such step, so a dead owner never
   wins over its replacement.
-- ``furthest``: within an epoch, the record with the most steps of ``progress`` wins. A later epoch still wins, for it
-  may have started again from nothing, and a dead owner's progress would otherwise beat all later work. Progress under
-  way is in reports, not in records: a store adds the last one to the record that it sends
-  (``run.changed(progress=…)``).
 
 *Revisions* count the writes of one store, and differ between stores that made the same record. They are not part of the
 order (the number of steps takes their place), and the merged record has the greater one. A store applies a merge with
@@ -187,11 +183,6 @@ def _by_end(run: Run) -> Rank:
     return (("terminal", run.ended), ("known", not is_forgotten(run)))
 
 
-def _by_progress(run: Run) -> Rank:
-    *later, earlier, device = _by_epoch(run)
-    return (*later, ("progress", _steps_done(run)), earlier, device)
-
-
 def _by_time(run: Run) -> Rank:
     since = run.assigned_at if run.assigned_at is not None else inf
     return (("earlier", -since), ("device", run.device or ""))
@@ -228,16 +219,13 @@ def was_taken_away(mine: Run, theirs: Run) -> bool:
     return ended is not None and (ended.device, ended.assigned_at, ended.reason) == own
 
 
-_ORDERS = {"epoch": _by_epoch, "original": _by_origin, "furthest": _by_progress}
+_ORDERS = {"epoch": _by_epoch, "original": _by_origin}
 
 
 def _within_assignment(run: Run) -> Rank:
     """The order of two records of one assignment."""
-    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(own_story(run))), ("reported", _steps_done(run)))
-
-
-def _steps_done(run: Run) -> int:
-    return run.progress.step if run.progress is not None else -1
+    reported = run.progress.step if run.progress is not None else -1
+    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(own_story(run))), ("reported", reported))
 
 
 def _text_form(run: Run) -> str:
@@ -329,8 +317,6 @@ def _deciding_rule(mine: Run, won: Run) -> str:
             return f"an end outranks work of the same epoch: {now}"
         case "free":
             return f"an ended assignment outranks one of the same epoch that has not ended: {now}"
-        case "progress":
-            return f"{who} has more progress ({won.progress} against {mine.progress or 'none'}), and the furthest wins"
         case "earlier":
             gap = f"{theirs - ours:.3g} s earlier, by the clocks of the stores"
             return f"it was assigned to {who} {gap}, and the earlier assignment wins: {now}"

@@ -86,7 +86,7 @@ RETRY_KEYS = "retry/"
 """The key of the retry of a run in a batch: this, and the id of that run. So a run is retried once, and the keys tell a
 store which runs were retried."""
 
-KEEP_RULES = ("epoch", "original", "furthest")
+KEEP_RULES = ("epoch", "original")
 """The rules that decide which of two records wins when the records of two stores are merged: see merge.py."""
 
 
