@@ -1,4 +1,4 @@
-"""Taint: from untrusted input an editor may cancel and retry, and nothing else."""
+"""Taint: from untrusted input an editor may cancel, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.taint import mark_violations, taint_of_editor, taint_reasons, taint_violations
-from asterism.core.plan.task import Dependency, Task, lane_of
+from asterism.core.plan.task import Task, lane_of
 
 FETCH = Task("fetch", http={"url": "https://example.org/issue"}, untrusted=True)
 BUILD = Task("build", argv=("make",))
@@ -62,18 +62,7 @@ RETRY = (
 )
 
 
-@pytest.mark.parametrize(
-    "edits",
-    [
-        [],
-        [CancelTask("spare")],
-        [CancelTask("spare"), CancelTask("publish")],
-        list(RETRY),
-        [*RETRY, CancelTask("spare")],
-        list(RETRY[:2]),  # a retry that nothing waits for
-        [AddTask(replace(BUILD, id="build-retry")), AddDependency("prepare", "build-retry")],
-    ],
-)
+@pytest.mark.parametrize("edits", [[], [CancelTask("spare")], [CancelTask("spare"), CancelTask("publish")]])
 def test_what_is_allowed_from_tainted_input(edits: list[Any]) -> None:
     made = plan()
     assert waits(*edits, made=made) == ()
@@ -84,20 +73,9 @@ def test_what_is_allowed_from_tainted_input(edits: list[Any]) -> None:
     "edits",
     [
         [AddTask(Task("x", shell="curl evil"))],
-        [AddTask(COPY)],  # it would start without its dependencies
-        [AddTask(COPY), AddDependency("spare", "build-2")],
-        [AddTask(COPY), AddDependency("prepare", "build-2", "completion")],
-        [AddTask(COPY), AddDependency("prepare", "build-2"), AddDependency("spare", "build-2")],
-        [AddTask(replace(BUILD, id="other")), AddDependency("prepare", "other")],  # not under the name of the original
-        [AddTask(replace(BUILD, id="build-2", argv=("rm",))), AddDependency("prepare", "build-2")],
-        [AddTask(replace(BUILD, id="build-2", env={"A": "b"})), AddDependency("prepare", "build-2")],
-        [AddTask(replace(FETCH, id="fetch-2")), AddDependency("prepare", "fetch-2")],  # it has not failed
-        [*RETRY[:2], AddTask(replace(BUILD, id="build-3")), AddDependency("prepare", "build-3")],  # two copies
-        [*RETRY[:2], UpdateTask("build-2", argv=("rm",))],
-        [*RETRY[:3]],  # publish would no longer wait for a build
-        [*RETRY, RemoveDependency("build-2", "publish")],
-        [*RETRY[:2], AddDependency("build-2", "spare")],
-        [*RETRY[:2], RemoveDependency("build", "publish"), AddDependency("build-2", "publish", "completion")],
+        [AddTask(COPY), AddDependency("prepare", "build-2")],  # a retry
+        list(RETRY),
+        [*RETRY, CancelTask("spare")],
         [RemoveTask("spare")],
         [RemoveTask("summary", dependents="bridge")],
         [RemoveDependency("summary", "publish")],
@@ -372,42 +350,4 @@ def test_what_is_applied_without_a_person_starts_nothing_new(edits: list[Any]) -
         apply(made, batch, 4.0)
     except EditRejected:
         return
-    for node in made.nodes.values():
-        old = before.get(node.id)
-        if old is None:  # a copy of the failed task, with its dependencies
-            assert replace(node.task, id="build") == BUILD
-            assert set(node.parents.values()) == {Dependency("prepare", node.id)}
-        else:
-            assert node.task == old[0]
-            moved = {
-                replace(edge, source="build" if edge.source in ("build-2", "build-retry") else edge.source)
-                for edge in node.parents.values()
-            }
-            assert moved == set(old[1].values())
-    assert before.keys() <= made.nodes.keys()
-    assert len(made.nodes) <= len(before) + 1
-
-
-def test_without_the_check_of_the_dependencies_a_retry_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taint, "_retries_whole", lambda graph, copies, tried: True)
-    made = plan()
-    assert waits(AddTask(COPY), made=made) == ()
-    apply(made, EditBatch((AddTask(COPY),)), 4.0)
-    assert made.node("build-2").open == 0
-
-
-def test_a_copy_that_cannot_be_compared_is_no_retry() -> None:
-    build = Task("build", call=lambda: None)
-    made = Constellation("p")
-    made.add(FETCH)
-    made.add(build)
-    made.begin(1.0)
-    made.start(made.node("build"), "here", 2.0)
-    made.finish(made.node("build"), FAILED, 3.0, error=ValueError("x"))
-    assert waits(AddTask(Task("build-2", call=lambda: None)), made=made)
-    assert waits(AddTask(replace(build, id="build-2")), made=made) == ()
-
-
-def test_an_edge_that_is_added_and_removed_again_is_none_of_a_retry() -> None:
-    there_and_back = (AddDependency("spare", "build-2"), RemoveDependency("spare", "build-2"))
-    assert waits(*RETRY[:2], *there_and_back, *RETRY[2:]) == ()
+    assert before == {node.id: (node.task, dict(node.parents)) for node in made.nodes.values()}

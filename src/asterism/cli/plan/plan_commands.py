@@ -349,7 +349,7 @@ def _refuse_wait(dry_run: bool) -> None:
 async def trust(system: System, name: str, reason: str) -> Answer:
     """Remove the taint of a plan, so that editors may edit again.
 
-    Editors of a plan that has run an untrusted task may only cancel and retry. Read what that task has returned before
+    Editors of a plan that has run an untrusted task may only cancel tasks. Read what that task has returned before
     you remove the taint; the next untrusted task that may start brings it back. Exits with 1 if an untrusted task has
     not ended yet."""
     from asterism.core.plan.edits import RemoveTaint

@@ -3,14 +3,12 @@
 A task that reads issues, pages or files of strangers is marked ``untrusted``. Its result taints everything that is
 derived from it: the results of all tasks below it, and the answers of an editor. An editor sees the whole plan, and may
 remember. So its input is tainted from the moment at which an untrusted task of the plan may start, to the end. From
-tainted input an editor may only
+tainted input an editor may only **cancel** a task, and so **choose** among the branches that the plan has, by
+cancelling the others. Every other batch waits until a person approves it (edit_rules.py), also one that retries a task:
+whatever adds a task says what is executed.
 
-* **cancel** a task, and so **choose** among the branches that the plan has, by cancelling the others;
-* **retry** a task that has failed: add one copy of it, under the id ``NAME-retry``, ``NAME-2``, ``NAME-3`` …, with the
-  same dependencies, and let the tasks that wait for the failed one wait for the copy.
-
-Every other batch waits until a person approves it (edit_rules.py). Only a person may remove the mark ``untrusted``, or
-a task that has it: under its id a task without the mark could be added later. An editor cancels it.
+Only a person may remove the mark ``untrusted``, or a task that has it: under its id a task without the mark could be
+added later. An editor cancels it.
 
 The taint is a fact of the plan (``Graph.tainted``), which the step that makes an untrusted task ready writes. It is not
 derived from the tasks: a person may remove them, and a retry removes the elements of a group, but what an editor has
@@ -19,26 +17,20 @@ read stays read. Only a person removes the taint, by the edit ``RemoveTaint``.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from itertools import zip_longest
 from typing import Any
 
-from asterism.core.errors import NotJson, Violation
-from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
+from asterism.core.errors import Violation
+from asterism.core.plan.edit_trial import CANCELLED, Change, Trial
 from asterism.core.plan.edits import EditBatch, RemoveTaint
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import work_of
-from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED
-from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task import Task
 from asterism.core.plan.task_approval import approvers, may_decide
 
 UNTRUSTED = "the editor may have read untrusted data"
 """How the reason begins for which an edit waits."""
-
-_COPY = re.compile(r"(.+?)-(?:retry(?:-[0-9]{1,4})?|[0-9]{1,4})", re.DOTALL)
 
 
 def taint_of_editor(graph: Graph) -> list[str]:
@@ -111,86 +103,7 @@ def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ..
     sources = taint_of_editor(graph) if batch.edits else []
     if not sources:
         return ()
-    copies = _copies(graph, tried)
-    whole = _retries_whole(graph, copies, tried)
     named = ", ".join(map(repr, sources[:3])) + (f" and {len(sources) - 3} more" if len(sources) > 3 else "")
-    bad = dict.fromkeys(
-        change.edit for change in tried.changes if not _allowed(graph, copies if whole else {}, tried, change)
-    )
+    bad = dict.fromkeys(change.edit for change in tried.changes if change.kind != CANCELLED)
     why = f"{UNTRUSTED} of {named}"
     return tuple(f"{batch.edits[index]} ({why})" for index in bad)
-
-
-def _copies(graph: Graph, tried: Trial) -> Mapping[str, Node]:
-    """The copies of failed tasks that a batch adds, each with the original; one of each."""
-    originals: dict[str, Node] = {}
-    for change in tried.changes:
-        task = change.after
-        name = _COPY.fullmatch(change.task_id) if change.kind == ADDED else None
-        original = graph.nodes.get(name[1]) if name is not None else None
-        if task is None or original is None or original.status is not FAILED or original in originals.values():
-            continue
-        if _is_copy(original.task, task):
-            originals[task.id] = original
-    return originals
-
-
-def _is_copy(original: Task, task: Task) -> bool:
-    """Whether two tasks differ in their ids only. A function and its import path are the same work."""
-    wanted = replace(original, id=task.id)
-    try:
-        return wanted == task or wanted.to_json() == task.to_json()
-    except NotJson:
-        return False
-
-
-def _retries_whole(graph: Graph, copies: Mapping[str, Node], tried: Trial) -> bool:
-    """Whether each copy gets the dependencies of its original, all of them and no others, by the end of the batch."""
-    by_original = {original.id: copy for copy, original in copies.items()}
-    edges: dict[str, dict[str, Dependency]] = {copy: {} for copy in copies}
-    for change in tried.changes:
-        edge = change.dependency
-        if edge is not None and edge.target in edges:
-            if change.kind == LINKED:
-                edges[edge.target][edge.source] = edge
-            else:
-                edges[edge.target].pop(edge.source, None)
-    for copy, original in copies.items():
-        wanted = {
-            (replace(edge, source=source, target=copy))
-            for edge in original.parents.values()
-            for source in (by_original.get(edge.source, edge.source),)
-        }
-        kept = {replace(edge, target=copy) for edge in original.parents.values()}
-        if set(edges[copy].values()) not in (wanted, kept):
-            return False
-    return True
-
-
-def _allowed(graph: Graph, copies: Mapping[str, Node], tried: Trial, change: Change) -> bool:
-    """Whether a change is a cancellation, or a part of a retry."""
-    if change.kind == CANCELLED:
-        return True
-    if change.kind == ADDED:
-        return change.task_id in copies
-    edge = change.dependency
-    if change.kind not in (LINKED, UNLINKED) or edge is None:
-        return False
-    if edge.target in copies:
-        return True  # all of them together are those of the original
-    originals = {original.id: copy for copy, original in copies.items()}
-    if change.kind == LINKED:  # a task that waits for the failed one waits for the copy
-        original = copies.get(edge.source)
-        target = graph.nodes.get(edge.target)
-        return original is not None and target is not None and _moved(target.parents.get(original.id), edge)
-    copy = originals.get(edge.source)
-    return copy is not None and any(
-        other.kind == LINKED and other.dependency is not None and _moved(edge, other.dependency)
-        for other in tried.changes
-        if other.dependency is not None and other.dependency.source == copy
-    )
-
-
-def _moved(before: Dependency | None, after: Dependency) -> bool:
-    """Whether a dependency is the same but for its source."""
-    return before is not None and replace(before, source=after.source) == after
