@@ -56,9 +56,9 @@ def is_entry(write: Any) -> bool:
     return isinstance(write, PutRegister) and write.key.startswith(PREFIX)
 
 
-PART = {"workflow": "work", "inputs": [{"n": 1}, {"n": 2}], "before": 0, "lines": 2, "sha256": "0" * 64}
+PART = {"workflow": "work", "inputs": [{"n": 1}, {"n": 2}]}
 CREATE = Change("/runs", {"workflow": "work", "key": "once"}, is_run)
-CREATE_MANY = Change(f"/runs/creations/{'c' * 32}", PART, is_run, "c" * 32)
+CREATE_MANY = Change("/runs/bulk", PART, is_run, "work")
 EDIT = Change("/plans/nightly/edits", EDITS, is_step, "nightly")
 CHANGES = {"a run": CREATE, "runs": CREATE_MANY, "an edit at rest": EDIT, "an edit of a plan that runs here": EDIT}
 

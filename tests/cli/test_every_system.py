@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from asterism.api.client import AsyncClient
-from asterism.api.client_errors import ServerUnreachable
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import OFFERED, PutLog, Query, StoredChunk
@@ -290,12 +288,12 @@ def test_a_server_that_never_answers_is_named_at_once(tmp_path: Path) -> None:
 # -- bulk creation over a connection that breaks -----------------------------------------------------------------------
 
 
-def test_bulk_creation_over_http_continues_and_creates_no_run_twice(tmp_path: Path) -> None:
-    """The first command stops at a line that is too long for a request; the second continues before it."""
+def test_bulk_creation_over_http_is_repeated_with_keys_and_creates_no_run_twice(tmp_path: Path) -> None:
+    """The first command stops at a line that is too long for a request; the second creates what is missing."""
     with system_scene("server", tmp_path / "server", "") as scene:
         workflow(scene)
         lines = [f"v{number}.mp4" for number in range(1500)]
-        words = ("runs", "create", "transcode", "--each", "-", "--as", "file")
+        words = ("runs", "create", "transcode", "--each", "-", "--as", "file", "--key", "{file}")
         stopped = scene.run(*words, stdin="\n".join([*lines[:1200], "\0" * 5_000_000]))
         assert stopped.exit_code == 64
         assert "line 1,201: the request has 30,000" in stopped.stderr
@@ -303,32 +301,6 @@ def test_bulk_creation_over_http_continues_and_creates_no_run_twice(tmp_path: Pa
         assert scene.server is not None
         scene.server.stop()
         scene.server.start()
-        resumed = scene.run(*words, stdin="\n".join(lines))
-        assert "300 runs created.\n1,200 runs had been created before the last command stopped." in resumed.stderr
+        repeated = scene.run(*words, stdin="\n".join(lines))
+        assert "300 runs created.\n1,200 lines had the key of a run that exists." in repeated.stderr
         assert sorted(run.input["file"] for run in all_runs(scene)) == sorted(lines)
-        assert scene.ask(lambda fleet: fleet.store.registers("bulk/")) == []
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_a_lost_answer_creates_no_run_twice(done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks after the batch was created, or before."""
-    with system_scene("server", tmp_path / "server", "") as scene:
-        workflow(scene)
-        lost = []
-        call = AsyncClient.call
-
-        async def lose(self: AsyncClient, operation: Any, request: Any) -> Any:
-            if operation.method == "POST" and not lost:
-                lost.append(request)
-                if done:
-                    await call(self, operation, request)
-                raise ServerUnreachable("the cable was cut")
-            return await call(self, operation, request)
-
-        monkeypatch.setattr(AsyncClient, "call", lose)
-        stdin = "a\nb\nc"
-        result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", stdin=stdin)
-        assert result.exit_code == 0, result.output
-        assert "The server cannot be reached: the cable was cut; trying again\n" in result.stderr
-        assert ("The answer about lines 1 to 3 was lost. Their runs exist" in result.stderr) is done
-        assert [run.input["file"] for run in all_runs(scene)] == ["a", "b", "c"]

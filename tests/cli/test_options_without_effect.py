@@ -34,7 +34,6 @@ CASES = [
     ("plan logs nightly --times --json", "--times", "has no effect with --json"),
     ("runs logs 0123456789 --times --json", "--times", "has no effect with --json"),
     ("runs create w --as file", "--as", "belongs to --each"),
-    ("runs create w --restart", "--restart", "belongs to --each"),
     ("runs create w --each - --wait", "--wait", "waits for one run"),
     ("runs create w --each - --prefer-local", "--prefer-local", "has no effect with --each"),
     ("workflow add w --shell true --method POST", "--method", "needs --http"),

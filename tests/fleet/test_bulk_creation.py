@@ -12,22 +12,14 @@ from hypothesis import strategies as st
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import InvalidTemplate
-from asterism.fleet import bulk_creation
 from asterism.fleet.bulk_creation import (
-    PROGRESS_AGE,
-    BulkCreation,
-    BulkProgress,
-    CreationMoved,
     InvalidInput,
-    forget_old_progress,
-    forget_progress,
-    read_progress,
 )
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Ledger
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
-from asterism.store.store_errors import Conflict, StoreUnavailable
+from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -216,82 +208,6 @@ async def test_the_runs_of_a_series_are_queued_in_their_order(stage: Stage) -> N
 async def test_the_first_run_of_an_empty_series_may_start_at_once(stage: Stage) -> None:
     runs = await stage.person.create_many(WORK, numbered(3), series="s")
     assert [run.offered for run in runs] == [True, False, False]
-
-
-# -- progress ----------------------------------------------------------------------------------------------------------
-
-
-async def advanced(stage: Stage, creation: str, lines: int) -> BulkProgress:
-    """The progress of a creation that has read so many lines."""
-    progress = await read_progress(stage.store, creation)
-    await stage.store.commit([progress.advance(lines, 2, f"hash {lines}", stage.store.clock())])
-    return await read_progress(stage.store, creation)
-
-
-async def test_progress_is_read_where_it_stopped(stage: Stage) -> None:
-    assert await read_progress(stage.store, "mine") == BulkProgress("mine")
-    await advanced(stage, "mine", 3)
-    again = await advanced(stage, "mine", 6)
-    assert (again.lines, again.runs, again.sha256) == (6, 4, "hash 6")
-    assert (await read_progress(stage.store, "other")).lines == 0
-    assert (await forget_progress(stage.store, "mine")).lines == 6
-    assert await read_progress(stage.store, "mine") == BulkProgress("mine")
-    assert (await forget_progress(stage.store, "mine")).lines == 0
-
-
-async def test_later_batches_have_later_ids_however_fast_they_come(stage: Stage) -> None:
-    flow = await stage.person.workflows.add(WORK)
-    for lines in (3, 6, 9):  # the clock stands still
-        progress = await read_progress(stage.store, "mine")
-        creation = BulkCreation(stage.person, flow, after=progress.at)
-        await creation.add(numbered(lines)[-3:], progress.advance(lines, 3, "", stage.store.clock()))
-    assert numbers(await stage.store.find(Query())) == list(range(9))
-
-
-async def test_two_processes_cannot_both_continue(stage: Stage) -> None:
-    progress = await read_progress(stage.store, "mine")
-    flow = await stage.person.workflows.add(WORK)
-    creation = BulkCreation(stage.person, flow)
-    await creation.add(numbered(3), progress.advance(3, 3, "", 1.0))
-    with pytest.raises(Conflict):
-        await creation.add(numbered(3), progress.advance(3, 3, "", 1.0))
-    assert len(await stage.store.find(Query())) == 3
-
-
-async def test_what_somebody_continues_is_not_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await advanced(stage, "mine", 3)
-    read = bulk_creation.read_progress
-
-    async def late(store: Any, creation: str) -> BulkProgress:
-        progress = await read(store, creation)
-        await advanced(stage, "mine", 6)
-        return progress
-
-    monkeypatch.setattr(bulk_creation, "read_progress", late)
-    with pytest.raises(CreationMoved, match="another process creates runs from the same lines at this moment"):
-        await forget_progress(stage.store, "mine")
-
-
-@pytest.mark.parametrize("key", [None, "{number}"])
-async def test_a_lost_answer_to_the_commit_of_progress_is_no_other_process(stage: Stage, key: str | None) -> None:
-    line = Line(stage.store)
-    fleet = stage.fleet("ann", line)
-    flow = await fleet.workflows.add(WORK)
-    creation = BulkCreation(fleet, flow, key=key)
-    for batch in (1, 2):  # the second time all keys are taken
-        progress = await read_progress(stage.store, "mine")
-        line.loses["commit"] = 1
-        written = await creation.add(numbered(3), progress.advance(3 * batch, 3, "", 1.0))
-        assert written.created == (3 if key is None or batch == 1 else 0)
-
-
-async def test_what_was_interrupted_long_ago_is_forgotten(stage: Stage) -> None:
-    await advanced(stage, "mine", 3)
-    await forget_old_progress(stage.store)
-    assert len(await stage.store.registers("bulk/")) == 1
-    stage.jump = PROGRESS_AGE + 1.0
-    await forget_old_progress(stage.store)
-    assert await stage.store.registers("bulk/") == []
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

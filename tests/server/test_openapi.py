@@ -146,11 +146,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("DELETE", "/plans/{plan}", **plan)
         run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]
         await ask("GET", "/runs?limit=1")
-        creation = {"workflow": "w", "inputs": [{"name": "x"}], "before": 0, "lines": 1, "sha256": "0" * 64}
-        await ask("POST", "/runs/creations/{creation}", creation, creation="0" * 32)
-        await ask("POST", "/runs/creations/{creation}", creation, creation="0" * 32)
-        for method in ("GET", "DELETE"):
-            await ask(method, "/runs/creations/{creation}", creation="0" * 32)
+        await ask("POST", "/runs/bulk", {"workflow": "w", "inputs": [{"name": "x"}]})
         for run_input in ({"name": "x"}, {"no_name": "it fails"}):
             await ask("POST", "/runs", {"workflow": "w", "input": run_input, "batch": "films"})
         await ask("POST", "/limits/{limit}", {"size": 4, "rate": 10, "period": 60}, limit="account/*")

@@ -853,15 +853,6 @@ class RunLog(Page[LogEntry]):
     elsewhere: bool
 
 
-class Creation(Document):
-    """How far the creation of runs from numbered lines has come: how many lines were read, how many runs they made, and
-    the SHA-256 of the lines."""
-
-    lines: int
-    runs: int
-    sha256: str
-
-
 class CreatedRun(Document):
     id: str
     label: str | None

@@ -37,9 +37,6 @@ WaitingFor = Literal["device", "limit", "claim", "turn", "retry", "person", "pee
 WAITS = get_args(WaitingFor)
 Keep = Literal["epoch", "original"]
 RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
-CreationId = Annotated[
-    str, Limit(min_length=1, max_length=64), Doc("What makes the creation the same when it is repeated.")
-]
 After = Annotated[str | None, Limit(max_length=100), Doc("The `next` of an earlier answer.")]
 
 
@@ -80,17 +77,10 @@ class CreateRun(Request):
 
 
 class CreateRuns(Request):
-    """Runs of one workflow, which are offered to all devices: all are created, or none. They are made of the lines
-    after the first ``before``; ``lines`` is how many lines the creation has read with these, and ``sha256`` their hash.
-    This progress is recorded with the runs, so that the creation can be continued and makes no run twice.
-    """
+    """Runs of one workflow, which are offered to all devices: all are created, or none."""
 
-    creation: CreationId
     workflow: Name
     inputs: Annotated[list[JsonObject], Limit(max_length=BATCH)]
-    before: Annotated[int, Limit(ge=0)]
-    lines: Annotated[int, Limit(ge=0)]
-    sha256: Annotated[str, Limit(min_length=64, max_length=64)]
     label: Annotated[Name | None, Doc("A template for the labels, such as `{file}`.")] = None
     key: Annotated[Name | None, Doc("A template for the keys. A run whose key is taken is not created again.")] = None
     series: Name | None = None
@@ -98,10 +88,6 @@ class CreateRuns(Request):
     device: Name | None = None
     keep: Keep | None = None
     batch: Annotated[Name | None, Doc("The name of the runs to which they belong.")] = None
-
-
-class OneCreation(Request):
-    creation: CreationId
 
 
 class OneRun(Request):
@@ -238,18 +224,9 @@ class RunOperations:
     create_runs = Operation(
         CreateRuns,
         documents.CreatedRuns,
-        "Create runs, as the next part of a creation.",
-        "POST /runs/creations/{creation}",
+        "Create many runs of one workflow.",
+        "POST /runs/bulk",
         status=201,
-    )
-    show_creation = Operation(
-        OneCreation, documents.Creation, "How far a creation of runs has come.", "GET /runs/creations/{creation}"
-    )
-    end_creation = Operation(
-        OneCreation,
-        documents.Creation,
-        "Forget how far a creation of runs has come.",
-        "DELETE /runs/creations/{creation}",
     )
     act_on_runs = Operation(
         ActOnRuns, documents.BulkOutcome, "Pause, resume, cancel or retry all runs that match.", "POST /runs/actions"

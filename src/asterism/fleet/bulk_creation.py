@@ -2,10 +2,8 @@
 
 The runs are offered to all devices, not assigned one by one: a device with room takes as many as it has
 slots in one step. They differ only in id, input, key and label, so one record is made and the others are copies of it.
-Their ids ascend in the order of the inputs, and devices take them in this order.
-
-``BulkProgress`` makes a long creation resumable without keys: a register, written in the same commit as each part,
-records how far it has come.
+Their ids ascend in the order of the inputs, and devices take them in this order. With keys, a creation that was
+interrupted can be repeated: it creates only what is missing.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet, RunOptions, check_options, filled_uses
 from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec
-from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.protocol import Write
 from asterism.store.row_codec import INPUT_TEXT
 from asterism.store.store_errors import StoreError
 
@@ -37,12 +34,6 @@ PER_COMMIT = 1000
 
 SLICE = 100
 """After so many runs others get their turn in the event loop, such as the commit of the part before."""
-
-PROGRESS = "bulk/"
-"""Prefix of registers that record how far a creation has come."""
-
-PROGRESS_AGE = 7 * 86400.0
-"""How long a creation that was interrupted can be resumed, in seconds."""
 
 
 class InvalidInput(AsterismError):
@@ -67,26 +58,25 @@ class BulkCreation:
 
     :param label: a template for the labels, such as ``{file}``.
     :param key: a template for the idempotency keys. A run whose key is taken is not created again.
-    :param after: when an earlier part was written: the ids of this one are later.
     The other options are as for ``Fleet.create``.
     """
 
-    def __init__(self, fleet: Fleet, flow: Workflow, *, after: float = 0.0, **options: Unpack[RunOptions]) -> None:
+    def __init__(self, fleet: Fleet, flow: Workflow, **options: Unpack[RunOptions]) -> None:
         self._fleet, self._flow = fleet, flow
         label, key = options.pop("label", None), options.pop("key", None)
         self._label = None if label is None else TextTemplate(label)
         self._key = None if key is None else key_template(key)
         check_options(options)
         self._options = options
-        self._millisecond = int(after * 1000)
+        self._millisecond = 0
 
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> CreatedRuns:
-        """Create a run for each input, in one commit with ``writes``. Raises InvalidInput, and Conflict if one of
-        ``writes`` does; then nothing was created."""
+        """Create a run for each input, in one commit with ``writes``. Raises InvalidInput; then nothing was
+        created."""
         return await self.write(await self.prepare(inputs), *writes)
 
     async def write(self, new: Sequence[Run], *writes: Write) -> CreatedRuns:
-        """Write runs that were prepared. Raises Conflict if one of ``writes`` does."""
+        """Write runs that were prepared."""
         runs = await self._fleet.ledger.add_batch(new, writes)
         return CreatedRuns(runs, sum(run.id == prepared.id for run, prepared in zip(runs, new, strict=True)))
 
@@ -172,58 +162,3 @@ async def create_many(
         if writing is not None and not writing.done():
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-
-
-# -- progress ----------------------------------------------------------------------------------------------------------
-
-
-class CreationMoved(AsterismError):
-    """A creation is not where a part was to continue it."""
-
-    def __init__(self) -> None:
-        super().__init__("another process creates runs from the same lines at this moment: wait for its end")
-
-
-class BulkProgress(NamedTuple):
-    """How far the creation of runs from numbered lines has come, as a register of the store has it: how many lines were
-    read, how many runs they made, and the SHA-256 of the lines. The register stays until ``forget_progress``, which
-    comes after the caller has reported the result: a command that is killed at any moment can be repeated."""
-
-    creation: str
-    lines: int = 0
-    runs: int = 0
-    sha256: str = ""
-    at: float = 0.0
-    revision: int | None = None
-
-    def advance(self, lines: int, runs: int, sha256: str, now: float) -> PutRegister:
-        """The write that records a part, for the same commit."""
-        at = max(now, self.at + 0.001)  # the ids of the next part are later than those of this one
-        value = {"lines": lines, "runs": self.runs + runs, "sha256": sha256, "at": at}
-        return PutRegister(PROGRESS + self.creation, value, self.revision)
-
-
-async def read_progress(store: Store, creation: str) -> BulkProgress:
-    """How far a creation has come; nothing was read if the store does not know it."""
-    register = await store.register(PROGRESS + creation)
-    if register is None:
-        return BulkProgress(creation)
-    return BulkProgress(creation, **register.value, revision=register.revision)
-
-
-async def forget_old_progress(store: Store) -> None:
-    """Remove the records of creations that were interrupted too long ago to be continued."""
-    for register in await store.registers(PROGRESS):
-        if register.value["at"] < store.clock() - PROGRESS_AGE:
-            await try_commit(store, [PutRegister(register.key, None, register.revision)])
-
-
-async def forget_progress(store: Store, creation: str) -> BulkProgress:
-    """Forget a creation: all of it is done and reported, or it is to begin anew. Returns how far it had come. Raises
-    CreationMoved if somebody continues it."""
-    progress = await read_progress(store, creation)
-    if progress.revision is not None and not await try_commit(
-        store, [PutRegister(PROGRESS + creation, None, progress.revision)]
-    ):
-        raise CreationMoved
-    return progress

@@ -571,7 +571,7 @@ def stored_notice(text: str) -> Notice:
 # -- other rows --------------------------------------------------------------------------------------------------------
 
 
-_OBJECTS = ("answer", "audit", "backfill", "bulk", "coordinator", "credential", "event", "exchange", "gateway", "limit")
+_OBJECTS = ("answer", "audit", "backfill", "coordinator", "credential", "event", "exchange", "gateway", "limit")
 _MORE_OBJECTS = ("limit-account", "login", "peer", "rejected", "settings", "store", "workflow", "workflow-version")
 _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     **{kind: {} for kind in (*_OBJECTS, *_MORE_OBJECTS)},

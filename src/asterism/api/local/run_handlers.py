@@ -35,11 +35,7 @@ from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet import sent_events, stored_limits
 from asterism.fleet.bulk_creation import (
     BulkCreation,
-    CreationMoved,
     InvalidInput,
-    forget_old_progress,
-    forget_progress,
-    read_progress,
 )
 from asterism.fleet.fleet import Fleet, attempt_number, reported_progress
 from asterism.fleet.ledger import blob_of
@@ -53,7 +49,7 @@ from asterism.fleet.workflows import WorkflowInUse, check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
 from asterism.store.protocol import BatchPart, Notice, Query, Store, feed_of, has_feed
-from asterism.store.store_errors import Conflict, StoreError
+from asterism.store.store_errors import StoreError
 
 AT_ONE_TIME = 100
 """How many runs are acted on at one time, so that a store commits them together."""
@@ -366,39 +362,20 @@ async def create_run(system: LocalSystem, request: declared.CreateRun) -> docume
 
 async def create_runs(system: LocalSystem, request: declared.CreateRuns) -> documents.CreatedRuns:
     fleet = system.fleet
-    progress = await read_progress(fleet.store, request.creation)
-    if progress.lines != request.before:
-        raise CreationMoved
     flow = await fleet.workflows.find(request.workflow)
     needed = input_names(flow)
     for index, values in enumerate(request.inputs):
         missing = sorted(needed - values.keys())
         if missing:
-            why = f"workflow {flow.name!r} needs {' and '.join(missing)}, and the line does not have it"
+            why = f"workflow {flow.name!r} needs {' and '.join(missing)}, and the input does not have it"
             raise InvalidInput(index, why)
     names = ("label", "key", "series", "priority", "device", "keep", "batch")
     options = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
-    creation = BulkCreation(fleet, flow, after=progress.at, **options)
-    write = progress.advance(request.lines, len(request.inputs), request.sha256, fleet.store.clock())
     assert system.entry is not None
-    try:
-        created = await creation.add(request.inputs, write, system.entry.write())
-        system.entry.written = True
-    except Conflict as conflict:
-        if conflict.concerns("register", write.key):
-            raise CreationMoved from None
-        raise
+    created = await BulkCreation(fleet, flow, **options).add(request.inputs, system.entry.write(flow.name))
+    system.entry.written = True
     runs = [document_of(documents.CreatedRun, run) for run in created.runs]
     return documents.CreatedRuns(runs=runs, created=created.created)
-
-
-async def show_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
-    await forget_old_progress(system.fleet.store)
-    return document_of(documents.Creation, await read_progress(system.fleet.store, request.creation))
-
-
-async def end_creation(system: LocalSystem, request: declared.OneCreation) -> documents.Creation:
-    return document_of(documents.Creation, await forget_progress(system.fleet.store, request.creation))
 
 
 async def pause_run(system: LocalSystem, request: declared.ChangeRun) -> documents.Run:

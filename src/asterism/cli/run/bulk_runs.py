@@ -1,14 +1,12 @@
 """``asterism runs create --each``: a run for each line of a file or of standard input.
 
 The lines are read and parsed here, and their runs are created batch by batch, each batch in one commit of the store.
-How far it has come is written in the same commit, so the same command continues after an interruption and creates no
-run twice, on a store and on a server.
+With a key for each line, the same command can be repeated after an interruption: it creates only what is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import shlex
@@ -17,24 +15,22 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from asterism.api.client_errors import ApiError, ServerUnreachable, TryLater
-from asterism.api.documents import CreatedRun, CreatedRuns, Creation
+from asterism.api.client_errors import ApiError
+from asterism.api.documents import CreatedRun
 from asterism.api.run_operations import BATCH
 from asterism.api.system import System
 from asterism.base.text import json_text, plural
-from asterism.cli.cli_context import ask_again, note, out_of_reach
+from asterism.cli.cli_context import note
 from asterism.core.errors import describe_value
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.bulk_creation import CreationMoved, InvalidInput
+from asterism.fleet.bulk_creation import InvalidInput
 
 STANDARD_INPUT = "-"
 CHUNK = 1 << 18
@@ -42,9 +38,6 @@ CHUNK = 1 << 18
 
 LARGEST_PART = 1 << 20
 """How many bytes of lines are sent at a time, unless one line is longer: servers refuse a large request."""
-
-MOST_TRIES = 5
-"""How often a part is sent whose answers are lost."""
 
 TOO_LARGE = 413
 
@@ -74,7 +67,6 @@ class NewRuns:
     label: str | None
     key: str | None
     options: Mapping[str, Any]
-    restart: bool
     as_json: bool
 
     @property
@@ -100,62 +92,30 @@ async def create_each(system: System, *, new: NewRuns) -> int:
         name = (await system.add_workflow(new.workflow.to_json())).name
     else:
         name = (await system.show_workflow(new.workflow)).name
-    creation: _Creation | None = None
-    with _opened(new) as file, _progress_bar(file) as advance:
-        async for lines in _batches(file, new.name):
-            if creation is None:
-                creation = await _Creation.begin(system, new, name, lines)
-            await creation.add(lines)
-            advance(sum(map(len, lines)) + len(lines), creation.runs)
-    if creation is None:
-        note(f"{new.name} has no lines, so no run was created.")
-    else:
-        await creation.finish()
+    creation = _Creation(system, new, name)
+    try:
+        with _opened(new) as file, _progress_bar(file) as advance:
+            async for lines in _batches(file, new.name):
+                await creation.add(lines)
+                advance(sum(map(len, lines)) + len(lines), creation.runs)
+    except BaseException:  # also Ctrl-C
+        creation.report_stop()
+        raise
+    creation.report()
     return 0
 
 
 class _Creation:
-    """A creation of runs. The system records how far it has come, under an id that depends on what is asked for and on
-    the lines of the first batch, so the same command with the same lines continues it.
+    """``lines`` and ``runs`` count what was read and what was made of it, ``created`` the runs that are new."""
 
-    ``lines`` and ``runs`` count what was read and what was made of it, also by an interrupted command; ``created``
-    counts the new runs of this one."""
-
-    def __init__(self, system: System, new: NewRuns, workflow: str, first: Sequence[bytes]) -> None:
-        identity = [workflow, new.plain, new.values, new.label, new.key, sorted(new.options.items())]
-        lines = hashlib.sha256(b"\n".join(first)).hexdigest()
-        self._id = hashlib.sha256(json.dumps([identity, lines]).encode()).hexdigest()[:32]
+    def __init__(self, system: System, new: NewRuns, workflow: str) -> None:
         self._system, self._new, self._workflow = system, new, workflow
-        self._before = Creation(lines=0, runs=0, sha256="")
-        self._hash = hashlib.sha256()
         self.lines = self.runs = self.created = 0
 
-    @classmethod
-    async def begin(cls, system: System, new: NewRuns, workflow: str, first: Sequence[bytes]) -> _Creation:
-        """Look for an interrupted creation; with ``restart`` forget it."""
-        creation = cls(system, new, workflow, first)
-        if new.restart:
-            await system.end_creation(creation._id)
-        creation._before = await system.show_creation(creation._id)
-        creation.runs = creation._before.runs
-        return creation
-
     async def add(self, lines: Sequence[bytes]) -> None:
-        """Create the runs of lines, except those that an interrupted command has created."""
-        seen = max(0, min(len(lines), self._before.lines - self.lines))
-        if seen:
-            self._skip(lines[:seen])
-        for part in self._parts(lines[seen:]):
+        """Create the runs of lines."""
+        for part in self._parts(lines):
             await self._create(part)
-
-    def _skip(self, lines: Sequence[bytes]) -> None:
-        self._hash = _hashed(self._hash, lines)
-        self.lines += len(lines)
-        if self.lines == self._before.lines and self._hash.hexdigest() != self._before.sha256:
-            raise click.ClickException(
-                f"{self._new.name}: lines 1 to {self.lines:,} are not those from which {self.runs:,} runs were created "
-                f"before the last command stopped. {_RESTORE}"
-            )
 
     def _parts(self, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
         """The lines in parts that a server accepts."""
@@ -181,8 +141,9 @@ class _Creation:
                 if line.strip():
                     numbers.append(number)
                     inputs.append(parse_line(line, self._new))
-            sha256 = _hashed(self._hash, lines)
-            batch = await self._send(inputs, self.lines + len(lines), sha256.hexdigest())
+            batch = await self._system.create_runs(
+                self._workflow, inputs, label=self._new.label, key=self._new.key, **self._new.options
+            )
         except InvalidLine as error:
             raise self._bad_line(numbers[-1], str(error)) from None
         except InvalidInput as error:
@@ -193,84 +154,34 @@ class _Creation:
             if error.problem != "invalid-input":
                 raise
             raise self._bad_line(numbers[error.violations[0].edit or 0], error.violations[0].message) from None
-        if batch is None:
-            first, last = self.lines + 1, self.lines + len(lines)
-            note(f"The answer about lines {first:,} to {last:,} was lost. Their runs exist: asterism runs list")
-        else:
-            _print_runs(batch.runs, self._new.as_json)
-        self._hash = sha256
+        _print_runs(batch.runs, self._new.as_json)
         self.lines += len(lines)
         self.runs += len(inputs)
-        self.created += len(inputs) if batch is None else batch.created
-
-    async def _send(self, inputs: list[JsonObject], lines: int, sha256: str) -> CreatedRuns | None:
-        """Create runs. If the answer is lost, asks how far the creation has come: they are created once, and None is
-        returned if they exist. Raises CreationMoved."""
-        new = self._new
-        for tries in count(1):
-            try:
-                return await self._system.create_runs(
-                    self._id,
-                    self._workflow,
-                    inputs,
-                    self.lines,
-                    lines,
-                    sha256,
-                    label=new.label,
-                    key=new.key,
-                    **new.options,
-                )
-            except (ServerUnreachable, TryLater) as error:
-                if tries >= MOST_TRIES:
-                    raise
-                note(f"{out_of_reach(error)}; trying again")
-            now = await ask_again(partial(self._system.show_creation, self._id))
-            if (now.lines, now.sha256) == (lines, sha256):
-                return None
-            if now.lines != self.lines:
-                raise CreationMoved
-        raise AssertionError("it returns or raises")
+        self.created += batch.created
 
     def _bad_line(self, number: int, why: str) -> click.ClickException:
-        rest = "Nothing was created"
+        rest = "" if self.lines else ". Nothing was created"
+        return click.ClickException(f"{self._new.name}, line {number:,}: {why}{rest}")
+
+    def report_stop(self) -> None:
+        """Print how far it has come, and how to go on."""
         if self.lines:
-            rest = f"Lines 1 to {self.lines:,} are done. Correct the line and repeat the command to continue after them"
-        return click.ClickException(f"{self._new.name}, line {number:,}: {why}. {rest}")
+            go_on = "Repeat the command to create only the runs that are missing."
+            if self._new.key is None:
+                go_on = "Repeat the command with the lines after them. (With --key it could be repeated as it is.)"
+            note(f"{plural(self.created, 'run')} created, of lines 1 to {self.lines:,}. {go_on}")
 
-    async def finish(self) -> None:
-        """Report the totals, and forget the creation. A command that is killed before can be repeated."""
-        if self.lines < self._before.lines:
-            raise click.ClickException(
-                f"{self._new.name} has {self.lines:,} lines; runs were created of {self._before.lines:,} before the "
-                f"last command stopped. {_RESTORE}"
-            )
-        if self.runs:
-            self._report()
-        else:
+    def report(self) -> None:
+        """Print the totals."""
+        if not self.runs:
             note(f"{self._new.name} has no lines, so no run was created.")
-        await ask_again(partial(self._system.end_creation, self._id))
-
-    def _report(self) -> None:
-        here = self.runs - self._before.runs
+            return
         note(f"{plural(self.created, 'run')} created.")
-        if self.created < here:
-            note(f"{plural(here - self.created, 'line')} had the key of a run that exists.")
-        if self._before.runs:
-            note(f"{plural(self._before.runs, 'run')} had been created before the last command stopped.")
+        if self.created < self.runs:
+            note(f"{plural(self.runs - self.created, 'line')} had the key of a run that exists.")
         batch = self._new.options.get("batch")
         command = "asterism runs watch" if batch is None else f"asterism batch wait {shlex.quote(batch)}"
         note(f"Follow them with: {command}")
-
-
-_RESTORE = "Restore them to continue, or create runs of all lines with --restart"
-
-
-def _hashed(before: hashlib._Hash, lines: Sequence[bytes]) -> hashlib._Hash:
-    """The hash of the lines before and of these."""
-    after = before.copy()
-    for line in lines:
-        after.update(line + b"\n")
-    return after
 
 
 def _print_runs(runs: Sequence[CreatedRun], as_json: bool) -> None:
@@ -341,8 +252,8 @@ async def _batches(file: BinaryIO, name: str) -> AsyncIterator[list[bytes]]:
         if size > LONGEST_LINE:
             number = before + len(lines) + 1
             raise click.ClickException(
-                f"{name}, line {number:,}: it is longer than {LONGEST_LINE:,} bytes. "
-                f"{f'Lines 1 to {before:,} are done' if before else 'Nothing was created'}"
+                f"{name}, line {number:,}: it is longer than {LONGEST_LINE:,} bytes"
+                f"{'' if before else '. Nothing was created'}"
             )
         if more:
             *whole, rest = [b"".join(begun), *more]

@@ -75,7 +75,6 @@ def runs() -> None:
 @option("--label TEXT", "What to call the run; {name} stands for an input.")
 @option("--each FILE|-", "Create a run for each line: a JSON object, the input. --key and --label may contain {name}.")
 @option("--as NAME", "With --each: lines are plain text, the value of this input.", to="plain")
-@option("--restart", "With --each: do not continue an interrupted command, begin anew.")
 @fleet_options
 def create(
     workflow: str | None,
@@ -85,7 +84,6 @@ def create(
     label: str | None,
     each: str | None,
     plain: str | None,
-    restart: bool,
     store: str | None,
     as_json: bool,
     **options: Any,
@@ -99,7 +97,7 @@ def create(
     ls *.mp4 | asterism runs create transcode --each - --as file
 
     With --each it creates up to 1,000 runs in one commit, and prints their ids unless standard output is a terminal.
-    After an interruption, repeat the command: it continues, and creates no run twice."""
+    After an interruption, a command with --key can be repeated: it creates only the runs that are missing."""
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
     if each is not None:
@@ -124,12 +122,11 @@ def create(
             label=label,
             key=options["key"],
             options=bulk_options,
-            restart=restart,
             as_json=as_json,
         )
         return with_system(store, partial(create_each, new=new), create=file is not None)
-    if plain is not None or restart:
-        raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
+    if plain is not None:
+        raise click.UsageError("--as belongs to --each.")
 
     options["label"] = None if label is None else tidy_label(TextTemplate(label).fill(run_input or {}))
     wanted = read_workflow(file, workflow, run_input or {}) if file is not None else workflow or ""
