@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from asterism.api.credentials import Credentials
-from asterism.api.local.edit_handlers import list_exchanges
-from asterism.api.plan_operations import ListExchanges
-from asterism.api.system import LocalSystem
 from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
@@ -80,13 +77,8 @@ async def test_a_rejection_is_not_recorded_beside_a_damaged_one() -> None:
         assert [register.value for register in await fleet.store.registers(f"rejected/{PLAN}/")] == [{"a": 7}]
 
 
-async def _exchanges(fleet: Fleet) -> Any:
-    return (await list_exchanges(LocalSystem(fleet), ListExchanges(plan=PLAN))).items
-
-
 LISTS: dict[str, tuple[str, Read]] = {
     "rejected edits": (f"rejected/{PLAN}/02", lambda fleet: rejected_edits(fleet.store, PLAN)),
-    "exchanges": (f"exchange/{PLAN}/000002", _exchanges),
     "credentials": ("credential/left", lambda fleet: Credentials(fleet.store).all()),
     "peers": ("peer/left", lambda fleet: PeerRegistry(fleet.store).all()),
     "workflows": ("workflow/left", lambda fleet: fleet.workflows.all()),

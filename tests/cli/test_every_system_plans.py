@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from asterism.api.system import LocalSystem
 from asterism.base.content_store import ContentFolder
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.task import Task
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
@@ -27,8 +25,6 @@ from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import load, read_head
 from asterism.durable.plan_history import versions
 from asterism.fleet.fleet import Fleet
-from asterism.models.cassette import Exchange, StoreCassette
-from asterism.models.model_messages import ModelAnswer, ToolCall
 from asterism.store.protocol import PutRegister, Query
 from tests.cli.raw_server import cutting_proxy
 from tests.cli.stored_plan_scenes import keeping
@@ -108,16 +104,6 @@ def filmed(scene: SystemScene) -> Names:
         assert (await DurableOrchestrator(fleet, local=1).run(plan)).state == "completed"
 
     scene.ask(make)
-    return {}
-
-
-def asked(scene: SystemScene) -> Names:
-    """A model has answered a question about the plan."""
-    keeping(scene)
-    answer = ModelAnswer("", (ToolCall("1", "answer", "{}"),), model="test:model")
-    question = json.dumps({"messages": [{"user": "what now?"}]})
-    exchange = Exchange(0, "build", question, answer, EditorCost("test:model", calls=1))
-    scene.ask(lambda fleet: StoreCassette(fleet.store).change("nightly", lambda account: account, exchange))
     return {}
 
 
@@ -236,11 +222,6 @@ PLANS = (
     Row("plan approve nightly 1 --reason fine", "0 -> 1", waiting, decision, "approved ann fine"),
     Row("plan approve nightly 9", "9", waiting, decision, "waiting", code=64),
     Row("plan refuse nightly 1 --reason no", "is refused", waiting, decision, "refused ann no"),
-    Row("plan exchanges nightly", "answer: {{}}", asked),
-    Row("plan exchanges nightly", "No model has been asked to edit plan 'nightly'.", stored),
-    Row("plan exchanges nightly --json", '"calls": [["1", "answer", "{{}}"]]', asked),
-    Row("plan exchanges nightly 1", "> what now?", asked),
-    Row("plan exchanges nightly 7", "plan 'nightly' has no exchange 7", asked, code=64),
     Row("plan budget nightly", "has no budget: no model has been asked to edit it.", stored),
 )
 

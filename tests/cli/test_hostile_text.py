@@ -334,7 +334,6 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "plan approve": [case(NAME, "1"), case("nightly", "1", "--edits", NAME)],
         "plan refuse": [case(NAME, "1", "--reason", NAME), case("nightly", NAME)],
         "plan budget": [case("nightly", quiet="there is none"), case(NAME), case("nightly", "--raise", NAME)],
-        "plan exchanges": [case("nightly", quiet="there are none"), case(NAME)],
         "plan new": [case(NAME, "--model", NAME)],
         "plan ask": [case("nightly", NAME, "--model", NAME), case(NAME, NAME, "--model", NAME)],
         "mcp": [case("--scope", NAME)],

@@ -154,9 +154,11 @@ def replay(scene: Scene) -> None:
     """The whole plan once more from its cassette, without a model."""
     words = ("run", "plan.yaml", "--editor", "model", "--store", scene.url, "--concurrency", "1")
     scene.ok(*words, "--replay", "chain", "--id", "again")
-    again, first = (scene.json("plan", "exchanges", name) for name in ("again", "chain"))
-    assert [(exchange["question"], exchange["answer"]) for exchange in again] == [
-        (exchange["question"], exchange["answer"]) for exchange in first
+    again, first = (
+        scene.ask(lambda fleet, name=name: StoreCassette(fleet.store).exchanges(name)) for name in ("again", "chain")
+    )
+    assert [(exchange.question, exchange.answer) for exchange in again] == [
+        (exchange.question, exchange.answer) for exchange in first
     ]
     shapes = [
         [edge.to_json() for edge in scene.ask(lambda fleet, name=name: load(fleet.store, name)).plan.dependencies]

@@ -84,4 +84,3 @@ def test_a_model_plans_repairs_and_prunes_and_a_person_approves(scene: Scene, mo
     assert all(words in story for words in ("editor called", "edit waits", "edit approved", "edited"))
     spent = scene.json("plan", "budget", "logs")["spent"]
     assert (spent["calls"], spent["tasks"]) == (len(server.questions) - 1, 1)
-    assert len(scene.json("plan", "exchanges", "logs")) == spent["calls"]

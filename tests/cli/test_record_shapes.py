@@ -38,7 +38,7 @@ COMMANDS = [
     *("series list", "series status line", "series history line"),
     *("series status rfc --store {url}", "series history rfc --store {url}"),
     *("plan list", "plan show stored", "plan story stored", "plan why stored a", "plan history stored"),
-    *("plan cycles stored", "plan approvals stored", "plan budget stored", "plan exchanges stored"),
+    *("plan cycles stored", "plan approvals stored", "plan budget stored"),
     *("plan files stored a", "plan logs stored a"),
     *("store info", "store backup {folder}/backup.jsonl"),
 ]

@@ -8,10 +8,7 @@ import sys
 import pytest
 
 from asterism import Constellation, Task
-from asterism.api import documents
-from asterism.cli.plan.plan_views import exchange_text
 from asterism.core.errors import AsterismError
-from asterism.core.record_codec import read_record
 from asterism.models import ModelEditor, StoreCassette
 from asterism.models.cassette import ReplayDiffers, difference
 from asterism.models.model_messages import ToolCall
@@ -124,11 +121,6 @@ async def malformed(**changes):
 async def test_a_malformed_cassette_is_refused_with_a_sentence(changes):
     with pytest.raises(AsterismError, match=r"(register exchange/pipeline/000001 cannot be read|is not readable)"):
         await malformed(**changes)
-
-
-async def test_a_question_of_another_version_is_shown_as_it_is():
-    [exchange] = await malformed(question="[" * 100_000)
-    assert "[[[" in exchange_text(read_record(documents.Exchange, exchange.to_json()))
 
 
 def test_arguments_that_are_nested_too_deep_are_unreadable():

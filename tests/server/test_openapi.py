@@ -118,7 +118,6 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/why",
             "/approvals",
             "/budget",
-            "/exchanges",
             "/layout",
             "/tasks",
             "/tasks/{task}",

@@ -200,30 +200,6 @@ class EditorCost(Document):
     replayed: int = 0
 
 
-class ModelReply(Document):
-    """What a model answered. Each call is its id, the name of the tool and the arguments as text. ``refused``: the
-    model or its provider declined to answer."""
-
-    text: str
-    calls: list[tuple[str, str, str]]
-    refused: bool
-    model: str
-
-
-class Exchange(Document):
-    """A question to the model that edits a plan, and its answer. ``about`` names the ends that it is about, ``entries``
-    is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
-
-    number: int
-    at: float
-    about: str
-    question: str
-    answer: ModelReply
-    cost: EditorCost
-    entries: int
-    editor: str = ""
-
-
 class ClosedCycle(Document):
     """An edit cycle that is closed: ``tasks`` are those whose ends it reviewed. ``version`` is the version that its
     answer made, null if it made none. ``cost`` is null if its editor tells nothing."""

@@ -467,10 +467,6 @@ class RefuseEdit(OnePlan):
     timeout: Timeout = 10.0
 
 
-class ListExchanges(OnePlan):
-    number: Annotated[int | None, Limit(ge=1, le=999_999_999), Doc("Only the exchange of this number.")] = None
-
-
 class DecideBudget(OnePlan):
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
@@ -548,12 +544,6 @@ class EditOperations:
         documents.EditorBudget,
         "What the model that edits a plan may spend, and has spent.",
         "GET /plans/{plan}/budget",
-    )
-    list_exchanges = Operation(
-        ListExchanges,
-        documents.Page[documents.Exchange],
-        "The exchanges with the model that edits a plan, or one of them.",
-        "GET /plans/{plan}/exchanges",
     )
     decide_budget = Operation(
         DecideBudget,

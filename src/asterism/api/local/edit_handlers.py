@@ -48,7 +48,6 @@ from asterism.durable.editor_budget import (
     Budget,
     InvalidBudget,
     count_refusals,
-    exchange_prefix,
     go_on_without_editor,
     raise_budget,
     read_account,
@@ -57,8 +56,6 @@ from asterism.durable.editor_budget import (
 from asterism.durable.journal_store import Head, load, read_head
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
-from asterism.orchestrator.plan_mask import PlanMask
-from asterism.store.row_codec import readable
 from asterism.store.store_errors import StoreUnavailable
 
 
@@ -316,20 +313,6 @@ async def show_budget(system: LocalSystem, request: declared.OnePlan) -> documen
     if account is None:
         raise RequestRefused(404, f"plan {request.plan!r} has no budget: no model has been asked to edit it")
     return plan_documents.budget_document(account)
-
-
-async def list_exchanges(system: LocalSystem, request: declared.ListExchanges) -> documents.Page[documents.Exchange]:
-    fleet, items = system.fleet, []
-    mask = PlanMask((await read_plan(fleet, request.plan)).record.plan)
-    for exchange in readable(
-        lambda register: register.read(lambda value: read_record(documents.Exchange, mask.shown(value))),
-        await fleet.store.registers(exchange_prefix(request.plan)),
-    ):
-        if request.number in (None, exchange.number):
-            items.append(exchange)
-    if request.number is not None and not items:
-        raise RequestRefused(404, f"plan {request.plan!r} has no exchange {request.number}")
-    return documents.Page(items=items)
 
 
 async def decide_budget(system: LocalSystem, request: declared.DecideBudget) -> documents.EditorBudget:

@@ -893,24 +893,6 @@ def budget(name: str, limits: str | None, without_editor: bool) -> Any:
     return ask
 
 
-@plan.command()
-@click.argument("number", required=False, type=click.IntRange(min=1))
-async def exchanges(system: System, name: str, number: int | None) -> Answer:
-    """List the exchanges with a model that edits a plan.
-
-    With NUMBER, shows one of them: the last message of the question, and the answer.
-
-    They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
-    from asterism.cli.plan.plan_views import exchange_lines, exchange_text
-
-    exchanges = (await system.list_exchanges(name, number)).items
-    if number is not None:
-        return Answer(exchanges[0], exchange_text(exchanges[0]))
-    if not exchanges:
-        return Answer(exchanges, notes=[f"No model has been asked to edit plan {name!r}."])
-    return Answer(exchanges, "\n".join(exchange_lines(exchanges)))
-
-
 # -- drafts ------------------------------------------------------------------------------------------------------------
 
 

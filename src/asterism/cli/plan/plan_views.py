@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +12,10 @@ from rich.text import Text
 from asterism.api import documents
 from asterism.base.durations import format_age, format_duration
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, join_names, json_text, plural, shorten
+from asterism.base.text import clean, join_names, json_text, plural
 from asterism.cli.cli_context import format_time
 from asterism.cli.tables import Cell, Column, TimedTable, wrapped
 from asterism.core.errors import InvalidTask
-from asterism.core.plan.editor_cost import EditorCost
 
 MOST_NAMES = 5
 """How many tasks a line names."""
@@ -385,7 +383,7 @@ def _decision(edit: documents.WaitingEdit, now: float) -> str:
     return f"{edit.state}{by}" + (f": {clean(edit.why)}" if edit.why else "")
 
 
-# -- budgets and exchanges ---------------------------------------------------------------------------------------------
+# -- budgets -----------------------------------------------------------------------------------------------------------
 
 
 def budget_lines(name: str, budget: documents.EditorBudget, store: str = "") -> list[str]:
@@ -402,38 +400,3 @@ def budget_lines(name: str, budget: documents.EditorBudget, store: str = "") -> 
         lines.append(f"Raise the budget with: {command} --raise '{budget.higher_limits}'")
         lines.append(f"Go on without the editor with: {command} --without-editor")
     return lines
-
-
-def exchange_lines(exchanges: Sequence[documents.Exchange]) -> list[str]:
-    return [
-        f"{exchange.number:>4}  {format_time(exchange.at)}  {clean(_answer_words(exchange))}  ({_cost_text(exchange)})"
-        for exchange in exchanges
-    ]
-
-
-def _cost_text(exchange: documents.Exchange) -> str:
-    return clean(str(EditorCost(**vars(exchange.cost))))
-
-
-def _answer_words(exchange: documents.Exchange) -> str:
-    calls = [f"{name}: {arguments}" for _, name, arguments in exchange.answer.calls]
-    return shorten("; ".join(calls) or exchange.answer.text or "nothing", 100)
-
-
-def exchange_text(exchange: documents.Exchange) -> str:
-    """The last message of the question, and the answer."""
-    try:
-        last = json.loads(exchange.question)["messages"][-1]
-        asked = str(last.get("user") or last.get("text") or "")
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        asked = exchange.question  # not as this version asks
-    return "\n".join(
-        [
-            f"exchange {exchange.number}, {format_time(exchange.at)}, {_cost_text(exchange)}",
-            "",
-            *(f"> {clean(line)}" for line in asked.splitlines()),
-            "",
-            *(f"< {clean(name)} {clean(arguments)}" for _, name, arguments in exchange.answer.calls),
-            *(f"< {clean(line)}" for line in exchange.answer.text.splitlines()),
-        ]
-    )
