@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import OFFERED, PutLog, Query, StoredChunk
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import a_few, completed, started, taken_by
+from tests.cli.losing_proxy import LosingProxy, losing_proxy
 from tests.cli.system_scenes import (
     SYSTEMS,
     Names,
@@ -304,3 +305,65 @@ def test_bulk_creation_over_http_is_repeated_with_keys_and_creates_no_run_twice(
         repeated = scene.run(*words, stdin="\n".join(lines))
         assert "300 runs created.\n1,200 lines had the key of a run that exists." in repeated.stderr
         assert sorted(run.input["file"] for run in all_runs(scene)) == sorted(lines)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[tuple[SystemScene, LosingProxy]]:
+    """A server, and the connection over which commands reach it."""
+    with system_scene("server", tmp_path / "server", "") as scene:
+        workflow(scene)
+        with losing_proxy(scene.address, b"POST /api/v1/runs/bulk ") as proxy:
+            scene.env["ASTERISM_STORE"] = proxy.url
+            yield scene, proxy
+
+
+EACH = ("runs", "create", "transcode", "--each", "-", "--as", "file")
+
+
+@pytest.mark.parametrize("unasked", [True, False])
+@pytest.mark.parametrize("key", [(), ("--key", "{file}")])
+def test_a_lost_answer_creates_no_run_twice(
+    line: tuple[SystemScene, LosingProxy], key: tuple[str, ...], unasked: bool
+) -> None:
+    """The client asks again with the same Idempotency-Key, whether the server was asked or not."""
+    scene, proxy = line
+    proxy.losses, proxy.unasked = 1, unasked
+    result = scene.run(*EACH, *key, stdin="a\nb\nc")
+    assert (result.exit_code, proxy.losses) == (0, 0), result.output
+    assert "3 runs created." in result.stderr
+    runs = all_runs(scene)
+    assert [run.input["file"] for run in runs] == ["a", "b", "c"]
+    assert result.stdout.split() == [run.id for run in runs]
+
+
+@pytest.mark.parametrize("key", [(), ("--key", "{file}")])
+def test_a_lost_answer_that_is_too_long_to_be_kept_creates_no_run_twice(
+    line: tuple[SystemScene, LosingProxy], key: tuple[str, ...]
+) -> None:
+    """The runs of the first part exist; their ids are known again if they have keys."""
+    scene, proxy = line
+    proxy.losses = 1
+    files = [f"{number}-{'v' * 50}.mp4" for number in range(1003)]
+    result = scene.run(*EACH, *key, "--label", "{file}", stdin="\n".join(files))
+    assert (result.exit_code, proxy.losses) == (0, 0), result.output
+    runs = all_runs(scene)
+    assert sorted(run.input["file"] for run in runs) == sorted(files)
+    assert ("The answer about lines 1 to 1,000 was lost. Their runs exist." in result.stderr) is (not key)
+    assert len(result.stdout.split()) == (1003 if key else 3)
+
+
+@pytest.mark.parametrize("key", [(), ("--key", "{file}")])
+def test_answers_that_are_all_lost_are_said_to_be_unknown(
+    line: tuple[SystemScene, LosingProxy], key: tuple[str, ...]
+) -> None:
+    scene, proxy = line
+    proxy.losses = 1_000
+    result = scene.run(*EACH, *key, stdin="a\nb")
+    assert result.exit_code == 69, result.output
+    assert "It is unknown whether lines 1 to 2 have their runs." in result.stderr
+    assert ("Look for them, and repeat" in result.stderr) is (not key)
+    assert len(all_runs(scene)) == 2
+    proxy.losses = 0
+    if key:
+        assert "2 lines had the key of a run that exists." in scene.run(*EACH, *key, stdin="a\nb").stderr
+        assert len(all_runs(scene)) == 2

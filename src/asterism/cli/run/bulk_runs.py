@@ -15,22 +15,24 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from asterism.api.client_errors import ApiError
-from asterism.api.documents import CreatedRun
+from asterism.api.client_errors import ApiError, ServerUnreachable
+from asterism.api.documents import CreatedRun, CreatedRuns
 from asterism.api.run_operations import BATCH
 from asterism.api.system import System
 from asterism.base.text import json_text, plural
 from asterism.cli.cli_context import note
-from asterism.core.errors import describe_value
+from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.bulk_creation import InvalidInput
+from asterism.store.store_errors import StoreError
 
 STANDARD_INPUT = "-"
 CHUNK = 1 << 18
@@ -40,6 +42,9 @@ LARGEST_PART = 1 << 20
 """How many bytes of lines are sent at a time, unless one line is longer: servers refuse a large request."""
 
 TOO_LARGE = 413
+
+NOT_KEPT = "answer-not-kept"
+"""The problem of a request that was done, whose answer is lost."""
 
 LONGEST_LINE = 64 << 20
 """The longest line, in bytes: that of the largest input that a fleet accepts by default."""
@@ -106,11 +111,12 @@ async def create_each(system: System, *, new: NewRuns) -> int:
 
 
 class _Creation:
-    """``lines`` and ``runs`` count what was read and what was made of it, ``created`` the runs that are new."""
+    """``lines`` and ``runs`` count what was read and what was made of it, ``created`` the runs that are new. ``sent``
+    is how many lines after these are under way: it is unknown whether their runs exist."""
 
     def __init__(self, system: System, new: NewRuns, workflow: str) -> None:
         self._system, self._new, self._workflow = system, new, workflow
-        self.lines = self.runs = self.created = 0
+        self.lines = self.runs = self.created = self.sent = 0
 
     async def add(self, lines: Sequence[bytes]) -> None:
         """Create the runs of lines."""
@@ -141,9 +147,8 @@ class _Creation:
                 if line.strip():
                     numbers.append(number)
                     inputs.append(parse_line(line, self._new))
-            batch = await self._system.create_runs(
-                self._workflow, inputs, label=self._new.label, key=self._new.key, **self._new.options
-            )
+            self.sent = len(lines)
+            batch = await self._send(inputs)
         except InvalidLine as error:
             raise self._bad_line(numbers[-1], str(error)) from None
         except InvalidInput as error:
@@ -154,10 +159,27 @@ class _Creation:
             if error.problem != "invalid-input":
                 raise
             raise self._bad_line(numbers[error.violations[0].edit or 0], error.violations[0].message) from None
-        _print_runs(batch.runs, self._new.as_json)
-        self.lines += len(lines)
+        self.lines, self.sent = self.lines + len(lines), 0
         self.runs += len(inputs)
         self.created += batch.created
+        _print_runs(batch.runs, self._new.as_json)
+
+    async def _send(self, inputs: Sequence[JsonObject]) -> CreatedRuns:
+        """The runs of inputs. If a connection breaks, the client asks again with the same ``Idempotency-Key``; but a
+        server keeps no long answer for that. With keys of the runs, one more request gets the same runs."""
+        new = self._new
+        create = partial(self._system.create_runs, self._workflow, inputs, label=new.label, key=new.key, **new.options)
+        try:
+            return await create()
+        except AsterismError as error:
+            if not isinstance(error, ApiError) or error.problem != NOT_KEPT:
+                self.sent = self.sent if _may_be_done(error) else 0
+                raise
+            if new.key is not None:
+                return await create()
+            first, last = self.lines + 1, self.lines + self.sent
+            note(f"The answer about lines {first:,} to {last:,} was lost. Their runs exist.")
+            return CreatedRuns(runs=[], created=len(inputs))
 
     def _bad_line(self, number: int, why: str) -> click.ClickException:
         rest = "" if self.lines else ". Nothing was created"
@@ -165,11 +187,21 @@ class _Creation:
 
     def report_stop(self) -> None:
         """Print how far it has come, and how to go on."""
+        words = []
         if self.lines:
-            go_on = "Repeat the command to create only the runs that are missing."
-            if self._new.key is None:
-                go_on = "Repeat the command with the lines after them. (With --key it could be repeated as it is.)"
-            note(f"{plural(self.created, 'run')} created, of lines 1 to {self.lines:,}. {go_on}")
+            words.append(f"{plural(self.created, 'run')} created, of lines 1 to {self.lines:,}.")
+        if self.sent:
+            words.append(
+                f"It is unknown whether lines {self.lines + 1:,} to {self.lines + self.sent:,} have their runs."
+            )
+        if not words:
+            return
+        if self._new.key is not None:
+            words.append("Repeat the command to create only the runs that are missing.")
+        else:
+            repeat = "Look for them, and repeat" if self.sent else "Repeat"
+            words.append(f"{repeat} the command with the lines after them. (With --key it could be repeated as it is.)")
+        note(" ".join(words))
 
     def report(self) -> None:
         """Print the totals."""
@@ -182,6 +214,13 @@ class _Creation:
         batch = self._new.options.get("batch")
         command = "asterism runs watch" if batch is None else f"asterism batch wait {shlex.quote(batch)}"
         note(f"Follow them with: {command}")
+
+
+def _may_be_done(error: AsterismError) -> bool:
+    """Whether what failed with this error may have been done. All others say that nothing was done."""
+    if isinstance(error, ApiError):
+        return error.status >= 500
+    return isinstance(error, ServerUnreachable | StoreError)
 
 
 def _print_runs(runs: Sequence[CreatedRun], as_json: bool) -> None:
