@@ -61,9 +61,8 @@ EXAMPLES: list[tuple[Any, str]] = [
     ),
     (EditorCost(), "{}"),
     (
-        EditorCost("m", 2, 100, 30, None, 2.5, 1),
-        '{"model": "m", "calls": 2, "input_tokens": 100, "output_tokens": 30, "dollars": null, "seconds": 2.5, '
-        '"replayed": 1}',
+        EditorCost("m", 2, 100, 30, None, 2.5),
+        '{"model": "m", "calls": 2, "input_tokens": 100, "output_tokens": 30, "dollars": null, "seconds": 2.5}',
     ),
     (ApprovalRule(), "{}"),
     (

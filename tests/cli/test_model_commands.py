@@ -17,7 +17,6 @@ import pytest
 
 from asterism.cli.editor_options import editor_words
 from asterism.cli.plan.plan_execution import _stopped
-from asterism.models import StoreCassette
 from tests.cli.command_scenes import Scene
 from tests.models.model_server import ModelServer, Reply
 
@@ -67,7 +66,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path)
 
 
-def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene: Scene) -> None:
+def test_a_model_repairs_a_plan_within_its_budget(scene: Scene) -> None:
     words = ("run", "plan.yaml", "--editor", "model", "--store", scene.url, "--concurrency", "1", "--stats")
     with served(Reply.edits(*REPAIR, usage=(1500, 60))) as server:
         first = scene.run(*words, "--model", MODEL, "--budget", "$2 9calls", **server.environment)
@@ -81,12 +80,6 @@ def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene
         scene.ok("plan", "budget", "pipeline").splitlines()[0]
         == "Budget of plan 'pipeline': $2.00, 9 calls, 500 tasks."
     )
-    again = scene.run(*words, "--replay", "pipeline", "--id", "again")
-    assert again.exit_code == 0, again.output
-    copied, recorded = (
-        scene.ask(lambda fleet, name=name: StoreCassette(fleet.store).exchanges(name)) for name in ("again", "pipeline")
-    )
-    assert [exchange.question for exchange in copied] == [exchange.question for exchange in recorded]
 
 
 def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
@@ -104,7 +97,7 @@ def test_a_command_that_is_advised_keeps_the_editor(scene: Scene) -> None:
         ({}, []),
         ({"editor": None, "models": ()}, []),
         ({"editor": "mine:edit", "edit_on": "all"}, ["--editor", "mine:edit", "--edit-on", "all"]),
-        ({"editor": "model", "models": (), "replay": "old"}, ["--editor", "model", "--replay", "old"]),
+        ({"editor": "model", "models": ("m",), "goal": "it"}, ["--editor", "model", "--model", "m", "--goal", "it"]),
     ],
 )
 def test_the_options_of_an_editor_as_words(parameters: dict[str, object], words: list[str]) -> None:
@@ -124,7 +117,6 @@ def test_what_the_options_need(scene: Scene) -> None:
     assert "'often' is not a filter" in scene.run("run", "plan.yaml", "--edit-on", "often").output
     unknown = scene.run("run", "plan.yaml", "--editor", "model", "--model", "openai-chat:mine", "--budget", "$2")
     assert "the price of openai-chat:mine is unknown" in unknown.output
-    assert "has no exchanges" in scene.run("run", "plan.yaml", "--editor", "model", "--replay", "nobody").output
 
 
 @pytest.mark.parametrize(

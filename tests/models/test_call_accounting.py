@@ -136,7 +136,6 @@ async def test_a_model_that_never_stops_is_held_by_the_limits_of_every_editor():
 def test_a_budget_names_other_limits_and_the_rest_stays():
     assert scripted([]).budget == DEFAULT_BUDGET == Budget(calls=200, tasks=500)
     assert scripted([], budget="$2 1000calls").budget == Budget(dollars=2, calls=1000, tasks=500)
-    assert scripted([], replay=[]).budget == Budget()
 
 
 async def test_a_plan_that_is_continued_keeps_its_limits():

@@ -337,7 +337,7 @@ async def other() -> str:
 def test_a_filter_that_cannot_be_read_is_refused():
     for bad in ("sometimes", "tasks=", "when=(", "when="):
         with pytest.raises(PlanError):
-            ModelEditor("test:scripted", ask=bad, replay=[])
+            scripted([], ask=bad)
 
 
 def test_a_budget_in_dollars_needs_a_price():

@@ -97,7 +97,7 @@ def test_the_reason_of_an_edit_is_marked_as_data():
 
 @pytest.mark.parametrize(("attempts", "losses", "words"), [(2, 1, "failed on"), (3, 1, "failed after 2 attempts on")])
 def test_an_attempt_whose_process_died_is_not_told(attempts, losses, words):
-    """A replay of the plan has no such attempt, and asks the same question."""
+    """Whether a process died changes no question."""
     plan = Constellation("killed")
     plan.add(Task("a", call=ok))
     node = plan.node("a")

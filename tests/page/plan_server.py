@@ -479,7 +479,7 @@ def release_scene() -> PlanScene:
 
 def models(scene: PlanScene) -> None:
     """What the model that edits the plan has cost, in three cycles, and the budget that is spent."""
-    model = {"model": "openai:gpt-5", "calls": 1, "input_tokens": 1204, "output_tokens": 88, "replayed": 0}
+    model = {"model": "openai:gpt-5", "calls": 1, "input_tokens": 1204, "output_tokens": 88}
     about = (
         (2, "waiting", ["lint"], None, {**model, "dollars": 0.0031, "seconds": 2.1}),
         (3, "accepted", ["compile"], 1, {**model, "calls": 2, "dollars": 1.98, "seconds": 7.4}),

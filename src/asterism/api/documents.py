@@ -189,7 +189,7 @@ class EditorBudget(Document):
 
 class EditorCost(Document):
     """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
-    is unknown; ``replayed`` calls were answered from a cassette."""
+    is unknown."""
 
     model: str = ""
     calls: int = 0
@@ -197,7 +197,6 @@ class EditorCost(Document):
     output_tokens: int = 0
     dollars: float | None = 0.0
     seconds: float = 0.0
-    replayed: int = 0
 
 
 class ClosedCycle(Document):

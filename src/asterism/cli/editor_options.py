@@ -75,7 +75,6 @@ model_options = options(
         "out with the first question.",
         type=click.Choice(("tools", "schema")),
     ),
-    option("--replay PLAN", "With --editor model: answer from the cassette of this plan, without a model."),
 )
 
 
@@ -130,20 +129,13 @@ class ModelTerms:
     goal: str
     price: Price | None
     answers: Form | None
-    replay: str | None
     ask: Any
 
     async def editor(self, fleet: Fleet) -> Any:
         """The editor of a plan in the store of a fleet."""
         from asterism.core.errors import AsterismError
-        from asterism.models.cassette import StoreCassette
         from asterism.models.model_editor import ModelEditor
 
-        recorded = None
-        if self.replay is not None:
-            recorded = await StoreCassette(fleet.store).exchanges(self.replay)
-            if not recorded:
-                raise click.ClickException(f"Plan {self.replay!r} has no exchanges with a model in {fleet.store.url}.")
         prices = {} if self.price is None else dict.fromkeys(self.models, self.price)
         try:
             editor = ModelEditor(
@@ -153,14 +145,12 @@ class ModelTerms:
                 ask=self.ask or "failure",
                 goal=self.goal,
                 fleet=fleet,
-                replay=recorded,
                 prices=prices,
                 answers=self.answers,
             )
         except AsterismError as error:
             raise click.ClickException(f"{error}.") from None
-        if recorded is None:
-            await self._check_models()
+        await self._check_models()
         return editor
 
     async def _check_models(self) -> None:
@@ -186,12 +176,12 @@ def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, 
                 raise click.UsageError(f"{option} needs --editor model.")
         return None
     models = model_values["models"] or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
-    if not models and model_values["replay"] is None:
+    if not models:
         raise click.UsageError(
             f"--editor model needs a model: --model openai:gpt-5, or ${MODEL_VARIABLE}. Its key is read from the "
             "environment, such as $OPENAI_API_KEY or $ANTHROPIC_API_KEY."
         )
-    return ModelTerms(**model_values | {"models": models or ("replay",)}, ask=edit_on)
+    return ModelTerms(**model_values | {"models": models}, ask=edit_on)
 
 
 async def resolve_editor(fleet: Fleet, orchestrator_options: dict[str, Any]) -> dict[str, Any]:
@@ -212,8 +202,8 @@ def editor_words() -> list[str]:
     words = ["--editor", parameters["editor"]]
     for model in parameters.get("models") or ():
         words += ["--model", model]
-    for name in ("goal", "replay"):
-        words += [f"--{name}", parameters[name]] if parameters.get(name) else []
+    if parameters.get("goal"):
+        words += ["--goal", parameters["goal"]]
     price, edit_on = parameters.get("price"), parameters.get("edit_on")
     words += [] if price is None else ["--price", f"{price.input:g}/{price.output:g}"]
     if edit_on is not None:

@@ -10,7 +10,7 @@
 ``conversation``        its tools, the messages about the ends of one cycle, and what the answers mean
 ``model_calls``         requests to models: streams, timeouts, rate limits, fallback, prices
 ``model_messages``      a question and its answer, as plain data
-``cassette``            its exchanges, in memory or in a store, and their replay
+``cassette``            its exchanges, in memory or in a store
 ``judged_actions``      what an agent asks of its device, judged by the device policy
 ``untrusted_text``      marks what devices, issues and files say, so that a model can tell it from its instructions
 

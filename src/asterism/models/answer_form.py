@@ -6,8 +6,8 @@ plan can use. Such an endpoint may still bind the answer to a JSON Schema while 
 
     {"call": {"tool": "answer", "arguments": {"edits": [], "reason": "the plan is right as it is"}}}
 
-For everybody else it is a call of that tool, so conversations, cassettes and replays do not know in which form a model
-has answered. The messages of a conversation are written for pydantic-ai here, too.
+For everybody else it is a call of that tool, so conversations and cassettes do not know in which form a model has
+answered. The messages of a conversation are written for pydantic-ai here, too.
 """
 
 from __future__ import annotations

@@ -1,25 +1,21 @@
-"""Cassettes: the exchanges with a model and the account of its budget, in memory or in a store; and their replay.
+"""Cassettes: the exchanges with a model and the account of its budget, in memory or in a store.
 
 An exchange is written in one commit with what it has cost. In a store the account of a plan is the register
 ``budget/NAME`` and its exchanges are ``exchange/NAME/000001`` and so on. Both last as long as the plan. A question that
 was answered is not paid for again: after a crash, the editor of the next owner finds the answer here.
-
-``Replay`` answers the questions of another run from the exchanges of a plan. A question has to be the same, byte for
-byte; the first one that is not is refused, with the place where it differs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.record_codec import Record
 from asterism.durable.editor_budget import Account, Budget, account_key, exchange_prefix, read_account
-from asterism.models.model_calls import ModelFailed
 from asterism.models.model_messages import ModelAnswer
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, Store, Write, for_plan
@@ -41,11 +37,6 @@ class Exchange(Record, sparse=("editor",), required=("cost",), checked=True):
     cost: EditorCost = field(default_factory=EditorCost)
     entries: int = 0
     editor: str = ""
-
-    @property
-    def replayed(self) -> Exchange:
-        """The same exchange in another run, which it costs nothing."""
-        return replace(self, cost=EditorCost(self.cost.model, replayed=1))
 
 
 class Cassette(Protocol):
@@ -187,48 +178,6 @@ def opened(budget: Budget, defaults: Budget | None = None, unpriced: str = "") -
         return replace(kept, budget=wider, given=account.given.raised(budget))
 
     return step
-
-
-# -- replay ------------------------------------------------------------------------------------------------------------
-
-
-class ReplayDiffers(ModelFailed):
-    """A question is not the one that was recorded."""
-
-
-class Replay:
-    """The answers of a cassette, by their questions. The same question may be asked as often as it was."""
-
-    def __init__(self, exchanges: Iterable[Exchange]) -> None:
-        self._answers: defaultdict[str, deque[Exchange]] = defaultdict(deque)
-        self._unused: dict[int, Exchange] = {}
-        for exchange in exchanges:
-            self._answers[exchange.question].append(exchange)
-            self._unused[exchange.number] = exchange
-
-    def answer(self, question: str, about: str) -> Exchange:
-        """Raises ReplayDiffers."""
-        if self._answers[question]:
-            exchange = self._answers[question].popleft()
-            del self._unused[exchange.number]
-            return exchange
-        like = [unused for unused in self._unused.values() if unused.about == about] or list(self._unused.values())
-        if not like:
-            raise ReplayDiffers("the cassette has no more answers: the plan asks more often than it did")
-        raise ReplayDiffers(
-            f"the cassette has no answer to this question. {difference(like[0].question, question)} "
-            f"(exchange {like[0].number})"
-        )
-
-
-def difference(recorded: str, asked: str) -> str:
-    """Where two texts differ first, in words."""
-    place = next((at for at, (old, new) in enumerate(zip(recorded, asked, strict=False)) if old != new), None)
-    if place is None:
-        place = min(len(recorded), len(asked))
-    start = max(0, place - 40)
-    old, new = recorded[start : place + 40], asked[start : place + 40]
-    return f"It differs at character {place:,}: recorded …{old!r}…, asked …{new!r}…"
 
 
 async def read_answers(cassette: Cassette, plan: str) -> dict[str, list[Exchange]]:

@@ -5,7 +5,7 @@ well as any sentence. So a model reads ``device-1f0a93c2`` with the capabilities
 the alias means the device. Names that the plan itself mentions stay in its prompts: its author wrote them. Answers of
 MCP are about many plans, so they have aliases only.
 
-An alias is made of the name alone, so it is the same in every process and when answers are replayed. Nobody can give
+An alias is made of the name alone, so it is the same in every process. Nobody can give
 two devices one alias with effect: an alias that means several devices means none.
 
 What surrounds a plan in a store, for the prompt of its editor: the devices of the fleet, and the output of tasks.

@@ -91,7 +91,7 @@ class EditProposer:
         request = _checked(request)
         cassette: Cassette = StoreCassette(system.fleet.store) if isinstance(system, LocalSystem) else self._own
         patience = self._caller.timeout + RESERVED_MARGIN
-        answers = PaidAnswers(self._caller, cassette, None, self._max_steps, patience, self._given)
+        answers = PaidAnswers(self._caller, cassette, self._max_steps, patience, self._given)
         round_ = _Round(system, request, answers, self._max_rejections)
         await _check_possible(system, request, self.name)
         try:

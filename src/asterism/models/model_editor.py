@@ -38,7 +38,6 @@ from asterism.models.cassette import (
     Cassette,
     Exchange,
     MemoryCassette,
-    Replay,
     StoreCassette,
     opened,
     read_answers,
@@ -94,7 +93,6 @@ class ModelEditor(Editor):
     ``goal``       what the plan is for; an empty plan is planned from it
     ``fleet``      the fleet of a plan in a store: the cassette and the budget are then kept in that store
     ``cassette``   where exchanges are kept; by default in memory, or in the store of ``fleet``
-    ``replay``     exchanges to answer from, instead of a model
     ``prices``     prices of models that the public list does not have, by name
     ``answers``    ``tools`` or ``schema``: the form of its answers; None: it is found out with the first question
     ``max_steps``  how many requests one answer may take
@@ -111,33 +109,25 @@ class ModelEditor(Editor):
         goal: str = "",
         fleet: Any = None,
         cassette: Cassette | None = None,
-        replay: Iterable[Exchange] | None = None,
         prices: Mapping[str, Price] | None = None,
         answers: Form | None = None,
         max_steps: int = MAX_STEPS,
         caller: ModelCaller | None = None,
     ) -> None:
         self._given = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
-        self._defaults = DEFAULT_BUDGET if replay is None else Budget()  # a cassette has an end
-        self.budget = self._defaults.raised(self._given)
+        self.budget = DEFAULT_BUDGET.raised(self._given)
         self.goal = goal
         self.starts_plans = bool(goal)
         self.edit_on = ask if callable(ask) else EditFilter.parse_all(ask)
-        self.replay = None if replay is None else Replay(replay)
-        if self.replay is None and caller is None:
+        if caller is None:
             require_extra()
         self.caller = caller or ModelCaller([model, *fallback], prices=prices, answers=answers)
-        if self.replay is None:
-            check_prices(self.caller, self.budget)
+        check_prices(self.caller, self.budget)
         self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
-        self._answers = PaidAnswers(self.caller, self.cassette, self.replay, max_steps)
+        self._answers = PaidAnswers(self.caller, self.cassette, max_steps)
         self._fleet = fleet
         self._plans: dict[str, _PlanState] = {}
         self._jobs: set[asyncio.Task[None]] = set()
-
-    async def _unpriced(self) -> str:
-        """The models whose price is unknown."""
-        return "" if self.replay is not None else await self.caller.unpriced()
 
     # -- the editor of a plan ------------------------------------------------------------------------------------------
 
@@ -171,9 +161,11 @@ class ModelEditor(Editor):
     async def _open_account(self, name: str, plan: _PlanState) -> Account:
         async with plan.opening:
             if plan.known is None:
-                account = await self.cassette.change(name, opened(self._given, self._defaults, await self._unpriced()))
+                account = await self.cassette.change(
+                    name, opened(self._given, DEFAULT_BUDGET, await self.caller.unpriced())
+                )
                 new = plan.context is not None and not plan.context.continued
-                known = {} if new or self.replay is not None else await read_answers(self.cassette, name)
+                known = {} if new else await read_answers(self.cassette, name)
                 recorded = [exchange for exchanges in known.values() for exchange in exchanges]
                 plan.memory.entries = max([plan.memory.entries, *(exchange.entries for exchange in recorded)])
                 plan.memory.names |= {self.name, *(exchange.editor for exchange in recorded if exchange.editor)}

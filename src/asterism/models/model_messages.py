@@ -1,4 +1,4 @@
-"""A question to a model and its answer, as plain data: a cassette keeps and repeats them without any library."""
+"""A question to a model and its answer, as plain data: a cassette keeps them, and reads them without any library."""
 
 from __future__ import annotations
 

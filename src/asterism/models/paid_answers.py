@@ -30,7 +30,7 @@ from asterism.models.budget import (
     room_for_output,
     room_for_time,
 )
-from asterism.models.cassette import Cassette, Exchange, Replay
+from asterism.models.cassette import Cassette, Exchange
 from asterism.models.conversation import Conversation, no_answer, read_answer
 from asterism.models.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed
 from asterism.models.model_messages import ModelAnswer, ModelQuestion, call_attributes
@@ -63,22 +63,20 @@ def _price_unknown(models: str) -> str:
 
 
 class PaidAnswers:
-    """``replay`` answers in place of models. ``max_steps`` is how many requests one answer may take, ``patience`` how
-    many seconds a request waits for what other calls have reserved. ``budget`` is a limit beside that of the account.
-    """
+    """``max_steps`` is how many requests one answer may take, ``patience`` how many seconds a request waits for what
+    other calls have reserved. ``budget`` is a limit beside that of the account."""
 
     def __init__(
         self,
         caller: ModelCaller,
         cassette: Cassette,
-        replay: Replay | None = None,
         max_steps: int = MAX_STEPS,
         patience: float = math.inf,
         budget: Budget | None = None,
     ) -> None:
         if max_steps < 1:
             raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
-        self.caller, self.cassette, self.replay, self._max_steps = caller, cassette, replay, max_steps
+        self.caller, self.cassette, self._max_steps = caller, cassette, max_steps
         self._patience, self.budget, self._calls = patience, budget, count(1)
         self._process = secrets.token_hex(4)  # an owner that was cut off may still settle its own calls
         self._lost: set[str] = set()  # calls that were cancelled
@@ -104,14 +102,13 @@ class PaidAnswers:
         raise no_answer(conversation, self.name, self._max_steps)
 
     async def _ask(self, conversation: Conversation) -> ModelAnswer:
-        """One answer: from the cassette if it is known, else from a model."""
+        """One answer: from the cassette if an earlier process has paid for it, else from a model."""
         question = conversation.question
-        known = self._known_answer(conversation, question)
-        if known is not None:
-            conversation.cost += known.replayed.cost
-            if self.replay is not None:
-                await self.cassette.change(conversation.plan, lambda account: account, known.replayed)
+        if conversation.known and conversation.known[0].question == question.text:
+            known = conversation.known.pop(0)
+            conversation.cost += known.cost  # its process died before its cycle closed, so no cycle has counted it
             return known.answer
+        conversation.known.clear()
         paid: list[tuple[str, EditorCost]] = []
         answer = await self.caller.ask(question, partial(self._paid, conversation, paid))
         cost = sum((call_cost for _, call_cost in paid), EditorCost())
@@ -127,15 +124,6 @@ class PaidAnswers:
         await self._settle(conversation, *paid[-1], exchange)
         _trace_attributes.set(call_attributes(answer, cost))
         return answer
-
-    def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
-        """The recorded answer to a question: of the run that is replayed, or of an earlier process."""
-        if self.replay is not None:
-            return self.replay.answer(question.text, conversation.about)
-        if conversation.known and conversation.known[0].question == question.text:
-            return conversation.known.pop(0)
-        conversation.known.clear()
-        return None
 
     @contextlib.asynccontextmanager
     async def _paid(

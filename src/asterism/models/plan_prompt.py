@@ -5,11 +5,10 @@ which an edit can still change; what else has happened since the last prompt; an
 are a count: the model may ask for them (``task_list``). A list shows tasks in short; a task that the model names, or a
 person in a request, is shown in full. Every list is bounded, and says what it leaves out.
 
-The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
-exchange can be repeated from a cassette. Names that devices chose for themselves are aliases (``device_aliases``).
-What devices say is marked as untrusted: results, reasons, output, profiles, and the work of the elements of a group,
-which may be made of a result. Secrets are masked in each text before it is cut or escaped: of a part of a secret, or of
-an escaped one, nobody could tell that it is one.
+The same change gives the same text: it contains no time, no id of the plan and no number of a cycle. Names that devices
+chose for themselves are aliases (``device_aliases``). What devices say is marked as untrusted: results, reasons,
+output, profiles, and the work of the elements of a group, which may be made of a result. Secrets are masked in each
+text before it is cut or escaped: of a part of a secret, or of an escaped one, nobody could tell that it is one.
 """
 
 from __future__ import annotations
@@ -206,7 +205,7 @@ def _plan_change(what: str, why: str, memory: PromptMemory, around: Surroundings
     mask, why = around.mask, around.aliases.text(why)
     version, by, rest = why.partition(" by ")
     own = next((editor for editor in memory.names if rest.startswith((f"{editor}:", f"{editor} ("))), None)
-    if own is not None:  # without the name of this editor, which is another one when its answers are replayed
+    if own is not None:  # without the name of this editor, which is another one when another model continues
         why = f"{version}{by}you{rest[len(own) :]}"
     if what != "edited":
         return f"- {what}: {_line(why, mask)}"

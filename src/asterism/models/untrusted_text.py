@@ -53,7 +53,7 @@ _FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 def mark_untrusted(label: str, text: str) -> str:
     """``text`` as data of a prompt. ``label`` says what it is: ``output of task 'build'``; it may be hostile, too. The
-    same text gives the same mark, so an exchange can be replayed."""
+    same text gives the same mark, so a question that was answered is known again after a crash."""
     name = visible_text(label).replace("\n", " ").replace('"', "'")[:LABEL_LENGTH]
     body = visible_text(text)
     digest = hashlib.sha256(f"{name}\0{body}".encode()).hexdigest()[:16]

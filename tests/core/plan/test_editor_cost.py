@@ -23,7 +23,6 @@ costs = st.builds(
     st.integers(0, 10**6),
     st.none() | st.floats(0, 100),
     st.floats(0, 1e4),
-    st.integers(0, 3),
 )
 
 
@@ -35,14 +34,11 @@ def test_costs_add_up_and_survive_json(first: EditorCost, other: EditorCost) -> 
     assert both.calls == first.calls + other.calls
     assert (both.dollars is None) == (first.dollars is None or other.dollars is None)
     assert EditorCost.from_json(both.to_json()) == both
-    assert ("tokens in" in str(both)) is (both.calls > 0 or not both.replayed)
 
 
 def test_a_cost_in_words() -> None:
     cost = EditorCost("openai:gpt-5", 1, 1204, 88, 0.0031, 2.06)
     assert str(cost) == "1 call of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s"
-    assert str(EditorCost("m", 0, 0, 0, None, 0.0, 2)) == ("2 answers of m from a cassette")
-    assert str(EditorCost("m", 1, 0, 0, None, 0.0, 1)).endswith("0.0 s, 1 answer of m from a cassette")
     assert [dollars_text(value) for value in (0, 2, 0.5, 0.0031, 0.00002)] == [
         *("$0.00", "$2.00", "$0.50", "$0.0031", "$2e-05"),
     ]

@@ -10,7 +10,7 @@ from asterism.core.record_codec import Record
 @dataclass(frozen=True, slots=True)
 class EditorCost(Record, sparse=True):
     """``model`` is the model that answered last. ``dollars`` is None if the price of a model is unknown. ``seconds`` is
-    the time from the requests to their answers. ``replayed`` calls were answered from a cassette, and cost nothing."""
+    the time from the requests to their answers."""
 
     model: str = ""
     calls: int = 0
@@ -18,7 +18,6 @@ class EditorCost(Record, sparse=True):
     output_tokens: int = 0
     dollars: float | None = 0.0
     seconds: float = 0.0
-    replayed: int = 0
 
     @property
     def tokens(self) -> int:
@@ -33,27 +32,23 @@ class EditorCost(Record, sparse=True):
             self.output_tokens + other.output_tokens,
             (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
             self.seconds + other.seconds,
-            self.replayed + other.replayed,
         )
 
     def __bool__(self) -> bool:
-        return bool(self.calls or self.replayed)
+        return bool(self.calls)
 
     def __str__(self) -> str:
         """``2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s``"""
         model = f" of {self.model}" if self.model else ""
-        replayed = f"{self.replayed} {'answer' if self.replayed == 1 else 'answers'}{model} from a cassette"
-        if not self.calls and self.replayed:
-            return replayed
         money = "price unknown" if self.dollars is None else dollars_text(self.dollars)
-        parts = [
+        parts = (
             f"{self.calls} {'call' if self.calls == 1 else 'calls'}{model}",
             f"{self.input_tokens:,} tokens in",
             f"{self.output_tokens:,} out",
             money,
             f"{self.seconds:.1f} s",
-        ]
-        return ", ".join([*parts, replayed] if self.replayed else parts)
+        )
+        return ", ".join(parts)
 
     @classmethod
     def unknown_fields(cls, names: str) -> InvalidTask:

@@ -53,9 +53,8 @@ export function fileSize(size) {
 // What a model has cost, such as "2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s".
 export function costText(cost) {
   const money = cost.dollars === null ? "price unknown" : dollars(cost.dollars);
-  const cassette = cost.replayed ? [`${cost.replayed.toLocaleString("en")} from a cassette`] : [];
   const tokens = [`${cost.input_tokens.toLocaleString("en")} tokens in`, `${cost.output_tokens.toLocaleString("en")} out`];
-  return [`${plural(cost.calls + cost.replayed, "call")}${cost.model ? ` of ${cost.model}` : ""}`, ...tokens, money, duration(cost.seconds), ...cassette].join(", ");
+  return [`${plural(cost.calls, "call")}${cost.model ? ` of ${cost.model}` : ""}`, ...tokens, money, duration(cost.seconds)].join(", ");
 }
 
 export const ago = (seconds, now = Date.now() / 1000) => (seconds == null ? "never" : `${duration(now - seconds)} ago`);
