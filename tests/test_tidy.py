@@ -153,9 +153,8 @@ def may_import(room: str, other: str) -> bool:
 FOR_TYPE_CHECKERS = "typing_extensions"
 """Where type variables have defaults before Python 3.13: type checkers know it themselves, nothing imports it."""
 
-
-def _allowed_in_the_core(module: str) -> set[str]:
-    return {"asterism", FOR_TYPE_CHECKERS, *(["msgspec"] if module == "asterism.core.record" else [])}
+CODEC, RECORDS = "msgspec", "asterism.core.record"
+"""The library that checks and writes records, and the only module that imports it."""
 
 
 def the_core_is_pure(module: str, source: str) -> Iterator[str]:
@@ -165,8 +164,16 @@ def the_core_is_pure(module: str, source: str) -> Iterator[str]:
         top = imported.split(".")[0]
         if top in IMPURE:
             yield f"line {line}: the core imports {top}; time, chance and effects come from outside"
-        elif top not in _allowed_in_the_core(module) and top not in sys.stdlib_module_names:
+        elif top not in {"asterism", FOR_TYPE_CHECKERS, CODEC} and top not in sys.stdlib_module_names:
             yield f"line {line}: the core imports {top}, which is not in the standard library"
+
+
+def only_records_import_the_codec(module: str, source: str) -> Iterator[str]:
+    if module == RECORDS:
+        return
+    for line, imported in imports_of(module, source):
+        if imported.split(".")[0] == CODEC:
+            yield f"line {line}: only {RECORDS} imports {CODEC}; it has what others need of it"
 
 
 def names_say_something(module: str, source: str) -> Iterator[str]:
@@ -233,6 +240,7 @@ def the_path_of_python_is_changed_in_one_place(module: str, source: str) -> Iter
 RULES: list[Rule] = [
     arrows_point_down,
     the_core_is_pure,
+    only_records_import_the_codec,
     names_say_something,
     a_module_is_called_after_a_thing,
     a_module_says_what_it_is_for,
@@ -359,6 +367,11 @@ def test_an_impure_core_is_noticed(name: str) -> None:
     assert list(the_core_is_pure("asterism.orchestrator.devices", f"import {name}")) == []
 
 
+def test_of_the_core_only_records_import_the_codec() -> None:
+    source = "from msgspec.structs import replace\n"
+    assert [list(rule(RECORDS, source)) for rule in (the_core_is_pure, only_records_import_the_codec)] == [[], []]
+
+
 @pytest.mark.parametrize(
     ("rule", "module", "source"),
     [
@@ -376,6 +389,8 @@ def test_an_impure_core_is_noticed(name: str) -> None:
         (the_first_line_of_a_docstring_stands_alone, "asterism.core.task", '"""A task.\nMore of it."""'),
         (a_function_fits_on_a_screen, "asterism.core.plan.task", "def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
         (a_function_fits_on_a_screen, "asterism.core.plan.task", "async def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
+        (only_records_import_the_codec, "asterism.core.plan.task", "import msgspec"),
+        (only_records_import_the_codec, "asterism.api.operation", "def f():\n    from msgspec import json"),
         (nothing_is_left_undone, "asterism.core.plan.task", "x = 1  # TODO: make it 2"),
         (nothing_is_left_undone, "asterism.core.plan.task", '"""FIXME"""'),
         (no_module_has_process_wide_state, "asterism.orchestrator.events", "def f():\n    global bus\n    bus = 1"),

@@ -189,6 +189,7 @@ class HostileFleet(Scene):
         runs["running"] = self.step(runs["running"], taken_by("box"), started)
         self._fill_batches(run_input)
         self.run("limit", "set", "warehouse", "0")
+        self.run("limit", "set", "spare", "0")
         self.workflow("load", shell=NAME, description=NAME, uses={"warehouse": 1})
         self.create("load", run_input)
         for name in ("box", LEGIBLE):
@@ -435,7 +436,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         ],
         "limit list": [case(quiet="plain names")],
         "limit show": [case("warehouse"), case(NAME)],
-        "limit remove": [case("warehouse", "--reason", NAME, quiet="its name alone"), case(NAME)],
+        "limit remove": [case("spare", "--reason", NAME, quiet="its name alone"), case(NAME)],
         "notice list": [case(quiet="there are none"), case("--since", NAME)],
         "schedule add": [
             case(NAME, "--every", "1d", "--workflow", "work"),

@@ -27,7 +27,7 @@ from asterism.api.run_operations import BATCH
 from asterism.api.system import System
 from asterism.base.text import json_text, plural
 from asterism.cli.cli_context import note
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, describe_value
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
 from asterism.core.run.workflow import Workflow
