@@ -27,10 +27,10 @@ from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import invite
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_transport import HttpTransport, enrol
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import PutRun
 from bench.child_process import child_process, first_line
 from bench.runs.gateway import process_in
+from tests.gateway.memory_outbox import MemoryOutbox
 
 BAR = 0.5
 """The share of the speed of the bare upload, at least."""

@@ -14,10 +14,10 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_messages import PREFIX, GatewayRefused
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.store_errors import StoreUnavailable
 from bench import loop
 from bench.runs.idle_devices import PER_PROCESS
+from tests.gateway.memory_outbox import MemoryOutbox
 
 AT_ONCE = 10
 """How many devices join at the same time, until their first heartbeat was answered."""

@@ -1,4 +1,4 @@
-"""A proxy on loopback that loses what a client asks, or what it is answered, so often as it is told."""
+"""A proxy on loopback that loses the requests of a client, or the answers to them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 
 class LosingProxy(socketserver.ThreadingTCPServer):
-    """``losses`` is how many requests that begin with ``request`` are still lost: the connection is closed after the
-    server has answered, or with ``unasked`` before it is asked."""
+    """``losses`` is how many requests that begin with ``request`` are lost from now on: the connection is closed when
+    the server has answered, or with ``unasked`` before the server is asked."""
 
     port, request, losses, unasked = 0, b"", 0, False
     daemon_threads = True

@@ -289,7 +289,7 @@ def test_a_server_that_never_answers_is_named_at_once(tmp_path: Path) -> None:
 # -- bulk creation over a connection that breaks -----------------------------------------------------------------------
 
 
-def test_bulk_creation_over_http_is_repeated_with_keys_and_creates_no_run_twice(tmp_path: Path) -> None:
+def test_bulk_creation_over_http_continues_and_creates_no_run_twice(tmp_path: Path) -> None:
     """The first command stops at a line that is too long for a request; the second creates what is missing."""
     with system_scene("server", tmp_path / "server", "") as scene:
         workflow(scene)

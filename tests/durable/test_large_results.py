@@ -27,12 +27,12 @@ from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import invite
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_transport import HttpTransport, enrol
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.orchestrator.result import Result
 from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import BLOB_USES, Store
+from tests.gateway.memory_outbox import MemoryOutbox
 
 PRINT_ROWS = "python3 -c \"import json; print(json.dumps({'rows': ['x'*100]*20000}))\""
 """A command whose output has 2 MB."""

@@ -22,10 +22,10 @@ from asterism.gateway.enrolment import enrol, invite
 from asterism.gateway.gateway import HOST_SUFFIX, Gateway
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_messages import GatewayRefusal, GatewayRefused
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
 from asterism.store.store_errors import StoreUnavailable
+from tests.gateway.memory_outbox import MemoryOutbox
 
 WORK = Workflow("work", call="work:do")
 PATIENCE = 20_000.0

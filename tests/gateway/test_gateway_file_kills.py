@@ -39,7 +39,7 @@ from asterism.gateway import gateway_content
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_transport import HttpTransport
 from asterism.gateway.device_key import DeviceKey
-from asterism.gateway.outbox import MemoryOutbox
+from tests.gateway.memory_outbox import MemoryOutbox
 
 url, key, device, session, part = sys.argv[1:]
 gateway_content.FILE_PART = int(part)

@@ -36,13 +36,13 @@ from asterism.gateway.enrolment import invite
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayConnection
 from asterism.gateway.gateway_messages import GatewayRefused, part_message
 from asterism.gateway.gateway_transport import HttpTransport, enrol
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.server.app import endpoints
 from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.http_service import http_service
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun
 from tests.base.bucket_server import bucket_server
+from tests.gateway.memory_outbox import MemoryOutbox
 from tests.gateway.test_gateway_http import device, served
 
 endpoints()  # the first time is slow, since it makes the schemas

@@ -40,7 +40,6 @@ from asterism.gateway.gateway_transport import (
     enrolled_access,
     server_url,
 )
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.peers.private_files import _new_identity
 from asterism.server import gateway_routes
 from asterism.server.app import endpoints
@@ -52,6 +51,7 @@ from asterism.store.protocol import PutLog, StoredChunk
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 from tests.execution.plugin_packages import greetings
+from tests.gateway.memory_outbox import MemoryOutbox
 from tests.process_scenes import PATIENCE
 
 LARGE = "x" * 200_000

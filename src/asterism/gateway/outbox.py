@@ -75,26 +75,6 @@ class FileOutbox:
                 yield path.name, message
 
 
-class MemoryOutbox:
-    """An outbox in memory, for tests and simulations: a machine that crashes keeps its disk."""
-
-    def __init__(self) -> None:
-        self._messages: dict[str, JsonObject] = {}
-        self._number = 0
-
-    def put(self, message: Mapping[str, Any]) -> str | None:
-        self._number += 1
-        name = f"{self._number:06d}"
-        self._messages[name] = json.loads(json.dumps(message))
-        return name
-
-    def remove(self, name: str) -> None:
-        self._messages.pop(name, None)
-
-    def waiting(self) -> Iterator[tuple[str, JsonObject]]:
-        yield from list(self._messages.items())
-
-
 # -- step queue --------------------------------------------------------------------------------------------------------
 
 

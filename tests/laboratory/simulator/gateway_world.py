@@ -22,9 +22,9 @@ from asterism.gateway.enrolment import DeviceCredentials, Identity, enrol, invit
 from asterism.gateway.gateway import Gateway
 from asterism.gateway.gateway_connection import GatewayAccess
 from asterism.gateway.gateway_messages import GatewayRefusal, GatewayRefused
-from asterism.gateway.outbox import MemoryOutbox
 from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
 from asterism.store.store_errors import StoreUnavailable
+from tests.gateway.memory_outbox import MemoryOutbox
 from tests.laboratory.simulator.checker import CheckedStore
 from tests.laboratory.simulator.fleet_world import TIMES, FleetLife, FleetWorld
 from tests.laboratory.simulator.machines import Machine, Wire, _Message, _Outcome

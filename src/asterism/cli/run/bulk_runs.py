@@ -164,7 +164,7 @@ class _Creation:
         self.created += batch.created
         _print_runs(batch.runs, self._new.as_json)
 
-    async def _send(self, inputs: Sequence[JsonObject]) -> CreatedRuns:
+    async def _send(self, inputs: list[JsonObject]) -> CreatedRuns:
         """The runs of inputs. If a connection breaks, the client asks again with the same ``Idempotency-Key``; but a
         server keeps no long answer for that. With keys of the runs, one more request gets the same runs."""
         new = self._new
