@@ -140,7 +140,7 @@ def test_results_are_json_lines_or_a_table(tmp_path: Path) -> None:
 def test_an_interrupted_creation_of_a_batch_continues(tmp_path: Path) -> None:
     with system_scene("server", tmp_path / "server", "") as scene:
         films(scene)
-        words = ("runs", "create", "cut", "--each", "-", "--as", "file", "--batch", "new")
+        words = ("runs", "create", "cut", "--each", "-", "--as", "file", "--batch", "new", "--key", "{file}")
         lines = [f"v{number}.mp4" for number in range(1500)]
         stopped = scene.run(*words, stdin="\n".join([*lines[:1200], "\0" * 5_000_000]))
         assert stopped.exit_code == 64

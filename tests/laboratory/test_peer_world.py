@@ -37,7 +37,7 @@ def test_after_many_schedules_of_splits_stores_agree_and_every_loser_is_notified
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-@pytest.mark.hunt(few=1, many=10)
+@pytest.mark.hunt(few=2, many=10)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
