@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Owner
 from asterism.core.run.workflow import Workflow
 from asterism.execution.artifacts import chunks_of
@@ -167,7 +168,7 @@ async def _through_gateway(folder: Path, source: Path, name: str) -> tuple[float
             )
             run = await fleet.create(Workflow("upload", call="bench.runs.work:nothing"))
             changes = {"status": PROCESSING, "device": device, "session": device, "epoch": 1}
-            await fleet.store.commit([PutRun(replace(run, **changes), run.revision)])  # type: ignore[arg-type]
+            await fleet.store.commit([PutRun(replace(run, **changes), run.revision)])
             [run] = await connection.own_runs()
             content = await connection.artifacts(run)
             await asyncio.to_thread(content.put, [b"the first"])

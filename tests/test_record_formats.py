@@ -39,7 +39,7 @@ EXAMPLES: list[tuple[Any, str]] = [
         '{"dollars": 2, "tokens": 10, "calls": 5, "seconds": 1.5, "tasks": 7, "wait": 60.0}',
     ),
     (Spent(calls=1, dollars=0.5), '{"dollars": 0.5, "calls": 1}'),
-    (Account(), '{"budget": {}, "spent": {}}'),
+    (Account(), '{"budget": {}, "spent": {}, "held_for": {}, "given": {}}'),
     (
         Account(
             Budget(calls=5),
@@ -128,19 +128,19 @@ EXAMPLES: list[tuple[Any, str]] = [
     ),
     (
         Exchange(1, "a", "q", ANSWER, EditorCost("m", 1), 2, at=3.0),
-        f'{{"number": 1, "at": 3.0, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, '
-        '"cost": {"model": "m", "calls": 1}, "entries": 2}',
+        f'{{"number": 1, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, '
+        '"cost": {"model": "m", "calls": 1}, "entries": 2, "editor": "", "at": 3.0}',
     ),
     (
         Exchange(1, "a", "q", ANSWER, editor="m"),
-        f'{{"number": 1, "at": 0.0, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, "cost": {{}}, '
-        '"entries": 0, "editor": "m"}',
+        f'{{"number": 1, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, "cost": {{}}, "entries": 0, '
+        '"editor": "m", "at": 0.0}',
     ),
     (Notice(1.5, "late", "m", device="d"), '{"at": 1.5, "kind": "late", "message": "m", "run": null, "device": "d"}'),
     (
         Peer("p", "s", None, "pin", "t", 1.0, "i", 2.0, 0.5),
-        '{"store": "s", "url": null, "pin": "pin", "token_sha256": "t", "invited_at": 1.0, "invitation_sha256": "i", '
-        '"heard_at": 2.0, "skew": 0.5}',
+        '{"name": "p", "store": "s", "url": null, "pin": "pin", "token_sha256": "t", "invited_at": 1.0, '
+        '"invitation_sha256": "i", "heard_at": 2.0, "skew": 0.5}',
     ),
     (
         RoleLease("d", "s", 3, 1.5, 15.0),
@@ -148,7 +148,7 @@ EXAMPLES: list[tuple[Any, str]] = [
     ),
     (
         EnrolledDevice("p", "k", frozenset({"gpu", "cpu"}), 1.0),
-        '{"key": "k", "can": ["cpu", "gpu"], "enrolled_at": 1.0, "revoked_at": null}',
+        '{"name": "p", "key": "k", "can": ["cpu", "gpu"], "enrolled_at": 1.0, "revoked_at": null}',
     ),
     (
         Credential(
@@ -162,8 +162,8 @@ EXAMPLES: list[tuple[Any, str]] = [
             expires_at=2.0,
             revoked_at=1.5,
         ),
-        '{"name": "n", "sha256": "h", "kind": "token", "created_at": 1.0, "created_by": "ann", "expires_at": 2.0, '
-        '"revoked_at": 1.5, "scopes": ["edit", "read"]}',
+        '{"id": "i", "name": "n", "sha256": "h", "kind": "token", "created_at": 1.0, "created_by": "ann", '
+        '"expires_at": 2.0, "scopes": ["edit", "read"], "revoked_at": 1.5}',
     ),
 ]
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from asterism import Constellation, DurableOrchestrator, EditScope, Fleet, Task
 from asterism.agents.a2a_executor import A2aAgent
+from asterism.core.record import replace
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.models.model_messages import ModelQuestion
 from asterism.orchestrator import waiting_edits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from asterism.api.credentials import Credentials
 from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
+from asterism.core.record import replace
 from asterism.durable.approval_store import TERM, approval_prefix, waiting_approvals
 from asterism.durable.editor_budget import go_on_without_editor, read_account
 from asterism.durable.journal_store import Head, insert_plan

@@ -1,15 +1,16 @@
-"""Requests and documents are frozen dataclasses, also for pydantic."""
+"""Requests and documents are records."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
-from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from asterism.api import documents
+from asterism.api.local.problem_statuses import InvalidRequest, read_request
+from asterism.api.operations import OPERATIONS, ServerOperations
+from asterism.api.plan_operations import ListPlans
 from asterism.api.run_operations import OneRun
+from asterism.api.series_operations import ClaimSeries
+from asterism.core.record import decode, decode_json, encode_json, schemas
 
 
 def test_a_subclass_has_the_fields_of_its_base() -> None:
@@ -18,18 +19,46 @@ def test_a_subclass_has_the_fields_of_its_base() -> None:
         last: int
 
     made = Longer(edit=None, rule="a", message="b", last=2)
-    assert dataclasses.asdict(made) == {"edit": None, "rule": "a", "message": "b", "more": 1, "last": 2}
+    assert encode_json(made) == b'{"edit":null,"rule":"a","message":"b","more":1,"last":2}'
     assert made == Longer(edit=None, rule="a", message="b", more=1, last=2)
 
 
 def test_a_request_is_frozen() -> None:
     request = OneRun(run="7c")
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         request.run = "8"  # type: ignore[misc]
 
 
-def test_pydantic_reads_and_writes_them() -> None:
-    adapter = TypeAdapter(documents.Page[documents.Violation])
-    page = adapter.validate_python({"items": [{"edit": None, "rule": "a", "message": "b", "newer": 1}]})
-    assert page == documents.Page(items=[documents.Violation(edit=None, rule="a", message="b")])
-    assert to_json(page) == b'{"items":[{"edit":null,"rule":"a","message":"b"}],"next":null,"now":null}'
+def test_a_client_ignores_fields_that_it_does_not_know() -> None:
+    page = documents.Page(items=[documents.Violation(edit=None, rule="a", message="b")])
+    text = b'{"items":[{"edit":null,"rule":"a","message":"b","newer":1}],"next":null,"newer":2}'
+    assert decode_json(documents.Page[documents.Violation], text) == page
+    assert decode(documents.Page[documents.Violation], {"items": [*page.items]}) == page
+
+
+def test_all_mistakes_of_a_request_are_told() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_request(ClaimSeries, {"series": "", "isue": 1, "lease": "x", "dry_run": "true"})
+    assert [(mistake.place, mistake.kind) for mistake in refused.value.mistakes] == [
+        (("series",), "invalid"),
+        (("lease",), "invalid"),
+        (("isue",), "unknown"),
+        (("issue",), "missing"),
+    ]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_a_number_of_an_address_is_finite(number: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read_request(ListPlans, {"since": number})
+
+
+def test_a_secret_is_not_part_of_the_repr() -> None:
+    assert "s3cret" not in repr(documents.LoginCode(code="s3cret", expires_at=1.0))
+
+
+def test_every_operation_has_a_schema() -> None:
+    server = [value for value in vars(ServerOperations).values() if hasattr(value, "answer")]
+    for operation in (*OPERATIONS.values(), *server):
+        [request, _], definitions = schemas([operation.request, operation.answer], "#/{name}")
+        assert definitions[request["$ref"].removeprefix("#/")]["additionalProperties"] is False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
+from asterism.core.record import replace
 from bench import mcp_edits
 from bench.mcp_edits import Rate, Sizes
 

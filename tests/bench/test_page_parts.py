@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.report.layout import fresh
 from bench import web_page
 

@@ -4,7 +4,6 @@ was not done."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ import pytest
 
 from asterism import AsyncClient, edits
 from asterism.api.documents import Plan
+from asterism.core.record import replace
 from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
@@ -117,7 +117,7 @@ def test_edits_of_a_plan_that_did_not_run_all_the_time_give_no_figure() -> None:
 
 
 def _plan(**fields: Any) -> Plan:
-    names = Plan.__dataclass_fields__
+    names = Plan.__struct_fields__
     return Plan(**{name: fields.get(name) for name in names})
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asterism.api.documents import RunDetails
 from asterism.cli.run.run_views import RUN_TABLE, describe_end, details_lines, note_on
+from asterism.core.record import asdict, replace
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
@@ -60,7 +60,7 @@ def test_a_cancelled_run_is_described_with_the_whole_reason() -> None:
 )
 def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, waited: str, took: str | None) -> None:
     document = document_of(run)
-    details = RunDetails(**vars(document), now=2000.0, tail="", more_output=False, notices=[], why=[], advice=[])
+    details = RunDetails(**asdict(document), now=2000.0, tail="", more_output=False, notices=[], why=[], advice=[])
     text = "\n".join(line.plain for line in details_lines(details, None))
     facts = dict(re.findall(r"^  (waited|took) +(.*)$", text, re.M))
     assert (facts.get("waited"), facts.get("took")) == (waited, took)

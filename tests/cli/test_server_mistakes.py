@@ -16,7 +16,7 @@ from tests.cli.raw_server import VERSION, answer, problem, raw_server
 RUNS = answer(200, {"items": [], "next": None, "now": 1.0})
 HTML = answer(502, b"<html>Bad gateway</html>", {}, "text/html")
 OLD = {"asterism-version": "0.0.9"}
-UNKNOWN_FIELD = {"violations": [{"edit": None, "rule": "extra_forbidden", "message": "waiting: not permitted"}]}
+UNKNOWN_FIELD = {"violations": [{"edit": None, "rule": "unknown", "message": "waiting: not permitted"}]}
 
 
 @pytest.fixture(autouse=True)

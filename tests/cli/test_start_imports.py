@@ -26,10 +26,7 @@ from asterism.cli.main import main
 try:
     main()
 finally:
-    from dataclasses import dataclass
-
-    eager = [name + ":eager" for name, module in sys.modules.items() if vars(module).get("dataclass") is dataclass]
-    sys.stderr.write("\\n" + " ".join([*sys.modules, *eager]))
+    sys.stderr.write("\\n" + " ".join(sys.modules))
 """
 
 SLOW = (
@@ -49,8 +46,7 @@ CREATE = ("runs", "create", "work", "--input", '{"text": "hello"}')
 
 
 def imported(folder: Path, words: Sequence[str], env: dict[str, str]) -> set[str]:
-    """The modules of a process that has executed a command, which must succeed; with ``:eager`` also those that have
-    the ``dataclass`` of the standard library, which compiles functions that few commands use."""
+    """The modules of a process that has executed a command, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *words],
         cwd=folder,
@@ -95,13 +91,11 @@ def test_a_short_command_imports_nothing_that_takes_long(
 ) -> None:
     modules = imported(scene.folder, words, scene.env)
     assert modules & set(slow) == set()
-    assert [name for name in modules if name.startswith("asterism.") and name.endswith(":eager")] == []
 
 
 def test_the_probe_sees_what_a_command_imports(scene: Scene) -> None:
     modules = imported(scene.folder, ("check", "plan.yaml"), scene.env)
     assert {"msgspec", "yaml", "asterism.planfile"} <= modules
-    assert "asterism.cli.plugin_commands:eager" in imported(scene.folder, ("plugins",), scene.env)
 
 
 def test_the_names_of_strategies_are_those_of_the_core() -> None:

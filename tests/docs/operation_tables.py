@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from asterism.api.documents import Doc
 from asterism.api.operation import Operation, Reason
 from asterism.api.operations import OPERATIONS
+from asterism.core.record import Meta
 from asterism.mcp.mcp_tools import TOOLS, McpTool
 from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint
@@ -56,10 +55,10 @@ def _effect(endpoint: Endpoint) -> str:
 
 def _sentences(operation: Operation[Any, Any, Any], in_path: list[str]) -> list[str]:
     """What an operation does, what its request means, and its fields outside the path."""
-    request: Any = operation.request
-    fields = [field.name for field in dataclasses.fields(request) if field.name not in in_path]
+    request = operation.fields
+    fields = [name for name in request.__struct_fields__ if name not in in_path]
     text = inspect.cleandoc(request.__doc__ or "").partition("\n\n")[0]
-    meaning = "" if not fields or text.startswith(f"{request.__name__}(") else re.sub(r"\s+", " ", text)
+    meaning = re.sub(r"\s+", " ", text) if fields else ""
     hints = get_type_hints(request, include_extras=True)
     shown = [_field(name, hints[name]) for name in fields]
     parts = [operation.text, meaning.replace("``", "`"), f"Fields: {', '.join(shown)}." if shown else ""]
@@ -67,14 +66,14 @@ def _sentences(operation: Operation[Any, Any, Any], in_path: list[str]) -> list[
 
 
 def _field(name: str, hint: Any) -> str:
-    docs = [] if name in PLAIN or hint == Reason else [note.text for note in _metadata(hint) if isinstance(note, Doc)]
-    return f"`{name}`" + (f" ({docs[0].rstrip('.')})" if docs and docs[0] else "")
+    docs = [] if name in PLAIN or hint == Reason else [note.description for note in _metadata(hint) if note.description]
+    return f"`{name}`" + (f" ({docs[0].rstrip('.')})" if docs else "")
 
 
-def _metadata(hint: Any) -> tuple[Any, ...]:
+def _metadata(hint: Any) -> tuple[Meta, ...]:
     """The annotations of a field, also of one that may be null."""
     if get_origin(hint) is Annotated:
-        return (*hint.__metadata__, *_metadata(hint.__origin__))
+        return (*reversed(hint.__metadata__), *_metadata(hint.__origin__))
     return tuple(note for part in get_args(hint) for note in _metadata(part))
 
 

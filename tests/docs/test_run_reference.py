@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from enum import StrEnum
 from typing import Any
 
 import pytest
 
+from asterism.core.record import defaults_of
 from asterism.core.run import transitions
 from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
@@ -70,19 +70,16 @@ def test_every_reason_is_told() -> None:
 
 
 def test_the_marks_are_fields_of_a_run() -> None:
-    assert first_names(section(RUNS, "## Marks")) < {field.name for field in fields(Run)}
+    assert first_names(section(RUNS, "## Marks")) < {*Run.__struct_fields__}
 
 
 @pytest.mark.parametrize("kind", [Run, Workflow])
 def test_every_field_is_told_with_its_default(kind: Any) -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in rows(section(RUNS, f"## {kind.__name__}"))}
-    assert list(told) == [field.name for field in fields(kind)]
-    for field in fields(kind):
-        if field.default_factory is not MISSING:
-            default = written(field.default_factory())
-        else:
-            default = "required" if field.default is MISSING else written(field.default)
-        assert told[field.name] == default, field.name
+    assert list(told) == [*kind.__struct_fields__]
+    defaults = defaults_of(kind)
+    for name in kind.__struct_fields__:
+        assert told[name] == (written(defaults[name]) if name in defaults else "required"), name
 
 
 def test_what_follows_from_the_fields_is_told() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -224,7 +223,7 @@ async def test_a_person_closes_a_cycle_that_another_editor_has_claimed(stage: St
 
 
 async def test_a_cycle_of_the_command_line_that_nobody_claims_closes_after_30_seconds(stage: Stage) -> None:
-    model_values = dict.fromkeys(field.name for field in fields(ModelTerms))
+    model_values = dict.fromkeys(name for name in ModelTerms.__struct_fields__)
     job = stage.spawn(stage.orchestrator(**editor_terms("outside", None, model_values)).run(chain("a", "b")))
     await stage.until(lambda: DONE["a"])
     await asyncio.sleep(29.0)

@@ -171,7 +171,7 @@ async def test_a_refusal_reaches_an_editor_outside(stage: Stage) -> None:
     await refuse_edit(stage.fleet(), "nightly", 1, "not today", who="bob")
     (cycle,) = (await list_cycles(stage.fleet(), "nightly")).cycles
     assert cycle.refusals == ({"approval": 1, "by": "bob", "reason": "not today", "edits": "add task 'x'"},)
-    assert cycle.to_json()["refusals"] == [dict(cycle.refusals[0])]
+    assert [*cycle.to_json()["refusals"]] == [dict(cycle.refusals[0])]
     await answer_cycle(stage.fleet(), "nightly", cycle.id, who="robot")
     assert (await job).state == "completed"
 

@@ -202,9 +202,9 @@ def test_docker_makes_files_as_the_user_of_the_device(tmp_path: Path, monkeypatc
         ({"image": "a", "network": "host"}, "network: 'host' is not valid"),
         ({"image": "dir:/srv/made-here"}, "'dir:/srv/made-here' is not the name of an image"),
         ({"image": "oci-archive:/tmp/a.tar"}, "'oci-archive:/tmp/a.tar' is not the name of an image"),
-        ({"image": "a", "pull": "often"}, "pull: Input should be 'missing', 'always' or 'never'"),
-        ({"image": "a", "volume": "/:/host"}, "volume: Unexpected keyword argument"),
-        ({"argv": ["a"]}, "image: Field required"),
+        ({"image": "a", "pull": "often"}, "pull must be 'missing', 'always' or 'never', not 'often'"),
+        ({"image": "a", "volume": "/:/host"}, "unknown key 'volume'"),
+        ({"argv": ["a"]}, "the key 'image' is missing"),
     ],
 )
 def test_mistakes(fields: dict[str, Any], text: str) -> None:

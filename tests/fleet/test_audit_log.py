@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.fleet import audit_log
 from asterism.fleet.audit_log import AuditEntry, AuditFilter, AuditLog, remove_entries, write_of
 from asterism.store.memory import MemoryStore

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from asterism.core.errors import DeviceUnavailable
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow

@@ -4,10 +4,10 @@ forever, and a notice is left."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.fleet.coordinator import Election

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.coordinator import JITTER
 from asterism.fleet.monitor import Monitor

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from asterism.core.errors import DeviceTrouble
+from asterism.core.record import replace
 from asterism.core.run import circuit_breaker
 from asterism.core.run.run import Run
 from asterism.fleet.device.executor import RunWork

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asterism.base import expressions
 from asterism.core.errors import AsterismError, InvalidWorkflow
+from asterism.core.record import replace
 from asterism.core.run.workflow import Workflow
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.device.lease import margin

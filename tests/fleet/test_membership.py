@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 
 import pytest
 
 from asterism.core.errors import AsterismError
+from asterism.core.record import replace
 from asterism.fleet.device.agent import DeviceReplaced
 from asterism.fleet.device.membership import DeviceNameTaken
 from tests.fleet.fleet_scenes import WORK, Device, Stage

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run import placement, transitions
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AsterismError, TooLarge
+from asterism.core.record import replace
 from asterism.core.run.run import Progress
 from tests.fleet.fleet_scenes import WORK, Stage
 from tests.trace_scenes import Spans

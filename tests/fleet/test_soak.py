@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sized
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.worker import GRANTS_REMEMBERED

@@ -13,7 +13,6 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from starlette.applications import Starlette
 from asterism.base.content_store import ContentAccess, ContentFolder
 from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
+from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.execution.artifacts import Artifacts

@@ -23,6 +23,7 @@ from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.core.attempt_log import LogChunk
 from asterism.core.json_values import MAX_DEPTH
+from asterism.core.record import encode
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -326,7 +327,7 @@ JOIN = {"host": "h", "can": [], "slots": 1, "backlog": 0, "timeout": 90.0, "prof
 
 
 async def test_devices_that_wait_behind_a_proxy_keep_nobody_out() -> None:
-    limits = Limits(**{**vars(SERVER_LIMITS), "per_client": 2})
+    limits = Limits(**{**encode(SERVER_LIMITS), "per_client": 2})
     address = ListenAddress("127.0.0.1", 0, behind_proxy=True)
     fleet = Fleet(MemoryStore())
     async with fleet, http_service(fleet, address, ["host.example"], limits=limits) as service:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
 from mcp import Client, MCPError
 
+from asterism.core.record import replace
 from asterism.core.run.workflow import Workflow
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.joinable_devices import DEVICES
@@ -333,16 +333,20 @@ async def test_mistakes_are_answers_that_a_model_can_read() -> None:
     async with plan_client() as (client, _, _):
         for tool, arguments, message in (
             ("read_plan", {"plan": "nothing"}, "there is no plan 'nothing'"),
-            ("read_plan", {}, "the arguments of read_plan are not valid: plan: Field required"),
-            ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan: Input should be a valid str"),
+            ("read_plan", {}, "the arguments of read_plan are not valid: the key 'plan' is missing"),
+            ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan: expected `str`, got `int`"),
             ("read_plan", {"plan": "a\nb"}, "no plan has such a name"),
             (
                 "read_plan",
                 {"plan": "x", "taks": True},
                 "no argument 'taks'; its arguments are: folded, opened, plan, results, tasks",
             ),
-            ("read_plan", {"plan": "x", "tasks": "perhaps"}, "the arguments of read_plan are not valid: tasks: "),
-            ("claim_cycle", {"plan": "x", "cycle": "one"}, "claim_cycle are not valid: cycle: "),
+            (
+                "read_plan",
+                {"plan": "x", "tasks": "perhaps"},
+                "of read_plan are not valid: tasks must be ",
+            ),
+            ("claim_cycle", {"plan": "x", "cycle": "one"}, "claim_cycle are not valid: cycle must be "),
             ("create_run", {"workflow": "nothing"}, "nothing"),
             ("read_run", {"run": "nothing"}, "nothing"),
         ):

@@ -325,9 +325,7 @@ async def test_a_filter_decides_which_ends_cost_a_call(ask, asked):
             plan.add(Task(name, call=ok))
         plan.add(Task("other", call=other))
     await run(model, plan)
-    assert model.edit_on.asked == asked
     assert 1 <= len(model.asked) <= asked  # ends that come together share a call
-    assert model.edit_on.avoided > 0 or ask == "all"
 
 
 async def other() -> str:

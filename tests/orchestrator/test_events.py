@@ -22,6 +22,7 @@ from asterism import (
     TaskEvent,
     edits,
 )
+from asterism.orchestrator.events import EventBus
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -304,20 +305,15 @@ KINDS = (TaskEvent, ConstellationEvent, DeviceEvent, EditEvent)
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the events that are constructed."""
+    """Counts the events that are made."""
     counts: Counter[str] = Counter()
+    publish = EventBus.publish
 
-    def counted(kind: type[Event]) -> Any:
-        construct = kind.__init__
+    def count(self: EventBus, event: Event) -> None:
+        counts[type(event).__name__] += 1
+        publish(self, event)
 
-        def count(self: Event, *args: Any, **fields: Any) -> None:
-            counts[kind.__name__] += 1
-            construct(self, *args, **fields)
-
-        return count
-
-    for kind in KINDS:
-        monkeypatch.setattr(kind, "__init__", counted(kind))
+    monkeypatch.setattr(EventBus, "publish", count)
     return counts
 
 

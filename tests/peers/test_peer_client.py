@@ -11,7 +11,6 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from asterism.base.https_session import Pin, fingerprint
 from asterism.core.errors import AsterismError
+from asterism.core.record import replace
 from asterism.peers import peer_client
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.peer_client import ClientPool, PeerClient

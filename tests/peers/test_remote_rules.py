@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from asterism.base import expressions
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor

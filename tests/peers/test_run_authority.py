@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import ENDED

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AsterismError
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, CREATED, FAILED, PROCESSING, Progress, Run
 from asterism.core.run.session import ABROAD, Session

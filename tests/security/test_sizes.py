@@ -22,6 +22,7 @@ from asterism.api.local import schedule_handlers
 from asterism.base import http_limits
 from asterism.base.http_limits import Limits
 from asterism.base.listen_address import ListenAddress
+from asterism.core.record import encode
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.planfile import loader
@@ -191,7 +192,7 @@ async def test_a_name_is_never_a_path(name: str, monkeypatch: pytest.MonkeyPatch
 @contextlib.asynccontextmanager
 async def listening(**limited: float) -> AsyncIterator[tuple[Fleet, int, str]]:
     """A server on a socket, its port and a token."""
-    limits = Limits(**{**vars(SERVER_LIMITS), **limited})
+    limits = Limits(**{**encode(SERVER_LIMITS), **limited})
     fleet = Fleet(MemoryStore(), by="server")
     async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), limits=limits) as service:
         token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token

@@ -8,13 +8,13 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asterism.core.record import replace
 from asterism.core.series.machine import Series
 from asterism.series import git_process
 from asterism.series.claims import Claim, claim

@@ -15,7 +15,7 @@ from asterism.api import documents
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import RemoveTask
-from asterism.core.record_codec import read_record
+from asterism.core.record import decode
 from asterism.models import Budget, ModelEditor
 from tests.durable.durable_scenes import DONE, Stage, chain, task
 from tests.durable.durable_work import gate
@@ -178,7 +178,7 @@ async def test_a_waiting_edit_tells_its_cost_its_effects_and_when_people_hear_of
         (edit,) = await items(ann, "approvals")
         assert (edit["cost"], edit["effects"]) == (6, {"clean": ["deletes", "spends"]})
         assert (edit["escalates_at"], edit["escalates_to"]) == (edit["at"] + 600, ["url"])
-        read_record(documents.Plan, (await ann.get(PLAN)).json())
+        decode(documents.Plan, (await ann.get(PLAN)).json())
         (listed,) = (await ann.get("/api/v1/plans")).json()["items"]
         assert listed["waiting_edits"] == 1
         await ann.post(f"{PLAN}/approvals/1/refuse")
@@ -201,13 +201,13 @@ async def test_the_answers_fit_their_documents() -> None:
     async with running(**OUTSIDE, **RULES) as (scene, _), scene.client() as client:
         gate("a").set()
         await asyncio.sleep(2.0)
-        read_record(documents.Cycles, (await client.get(f"{PLAN}/cycles")).json())
+        decode(documents.Cycles, (await client.get(f"{PLAN}/cycles")).json())
         claimed = (await client.post(f"{PLAN}/cycles/1/claim")).json()
-        read_record(documents.CycleDetails, claimed)
+        decode(documents.CycleDetails, claimed)
         await client.post(f"{PLAN}/cycles/1/answer", json={"edits": [REMOVE]})
         page = documents.Page[documents.WaitingEdit]
-        assert read_record(page, (await client.get(f"{PLAN}/approvals")).json()).items[0].cycle == 1
-        read_record(documents.Plan, (await client.get(PLAN)).json())
+        assert decode(page, (await client.get(f"{PLAN}/approvals")).json()).items[0].cycle == 1
+        decode(documents.Plan, (await client.get(PLAN)).json())
         await client.post(f"{PLAN}/approvals/1/refuse")
         open_gates()
         await ended(client)
@@ -306,7 +306,7 @@ async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
         assert "waits for approval 1" in problem(waits, 409)
         await ann.post(f"{PLAN}/approvals/1/refuse", json={"reason": "we need it"})
         cycle = (await items(robot, "cycles"))[0]
-        read_record(documents.CycleDetails, cycle)
+        decode(documents.CycleDetails, cycle)
         assert [(refusal["approval"], refusal["reason"]) for refusal in cycle["refusals"]] == [(1, "we need it")]
         await robot.post(f"{PLAN}/cycles/{cycle['id']}/answer")
         await ended(ann)
@@ -327,10 +327,10 @@ async def test_a_spent_budget_is_shown_and_raised() -> None:
                 if answer.status_code == 200 and answer.json().get("held_since") is not None:
                     break
                 await asyncio.sleep(0.5)
-            shown = read_record(documents.EditorBudget, answer.json())
+            shown = decode(documents.EditorBudget, answer.json())
             assert (shown.budget, shown.spent) == ({"calls": 0, "tasks": 500}, {})
             assert (shown.held_why, shown.held_until) == ("0 of 0 calls are spent", shown.held_since + 86_400)
-            plan = read_record(documents.Plan, (await client.get("/api/v1/plans/pipeline")).json())
+            plan = decode(documents.Plan, (await client.get("/api/v1/plans/pipeline")).json())
             assert plan.budget == shown
             (listed,) = (await client.get("/api/v1/plans")).json()["items"]
             assert (listed["budget_spent"], listed["waiting_edits"]) == (True, 0)
@@ -352,7 +352,7 @@ async def test_the_cost_of_a_model_is_told_with_the_cycle_and_the_version_that_i
         result = await stage.orchestrator(editor=model).run(pipeline())
         async with bob(scene) as client:
             answer = (await client.get("/api/v1/plans/pipeline/versions")).json()
-            versions = read_record(documents.Versions, answer)
+            versions = decode(documents.Versions, answer)
         assert [(cycle.tasks, cycle.outcome, cycle.version) for cycle in versions.cycles[:2]] == [
             (["build"], "empty", None),
             (["test"], "accepted", 1),

@@ -28,6 +28,7 @@ from asterism.cli.series.series_sync_commands import WebhookSettings
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.record import encode
 from asterism.core.run.workflow import Workflow
 from asterism.durable import plan_requests, plan_runner
 from asterism.durable.plan_submissions import submit_plan
@@ -192,7 +193,7 @@ async def test_a_proxy_sends_deliveries_and_other_requests_through_one_connectio
 
 
 async def test_all_clients_of_a_proxy_together_have_more_connections_than_one_client() -> None:
-    fleet, limits = Fleet(MemoryStore(), by="server"), Limits(**{**vars(SERVER_LIMITS), "per_client": 2})
+    fleet, limits = Fleet(MemoryStore(), by="server"), Limits(**{**encode(SERVER_LIMITS), "per_client": 2})
     address = LOOPBACK._replace(behind_proxy=True)
     async with fleet, http_service(fleet, address, ["host.example"], limits=limits) as service:
         port = service.server.listeners[0]._sock.getsockname()[1]
@@ -257,7 +258,7 @@ async def test_a_peer_is_told_that_the_server_does_not_know_its_host(tmp_path: P
 
 
 async def test_what_says_nothing_or_hangs_up_before_it_is_known_keeps_no_place(tmp_path: Path) -> None:
-    limits = Limits(**{**vars(SERVER_LIMITS), "head": 1.0})
+    limits = Limits(**{**encode(SERVER_LIMITS), "head": 1.0})
     async with stores(tmp_path) as (fleet, _), http_service(fleet, LOOPBACK, limits=limits, peers=True) as service:
         port = int(service.url.rpartition(":")[2])
         reader, silent = await asyncio.open_connection("127.0.0.1", port)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from asterism.core.record import replace
 from asterism.store.protocol import PutPriority, PutRegister, PutRun
 from tests.laboratory.store_conformance.sample_records import a_run, a_session, added, joined, offer, taking
 from tests.store.postgres_fixtures import looking, opened

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.history import Entry
-from asterism.core.record_codec import InvalidRecord
+from asterism.core.record import InvalidRecord
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec
@@ -73,7 +73,6 @@ def test_runs_that_were_created_together_share_nothing_that_changes() -> None:
     first, second = map(through, made)
     row_of(transitions.take(first, ME, FLOW, 500.0))
     assert [first, second] == made == [*map(through, made)]
-    assert first.story is second.story
     assert first.input is not second.input
     damaged = [*row_of(first)]
     damaged[-1] = damaged[-1].replace('"story"', '"tale"')
@@ -86,8 +85,7 @@ def test_another_story_is_encoded_anew() -> None:
     first = run(1)
     row_of(first)
     other = first.changed(story=(Entry(5.0, "another", None, 'with "quotes"'),))
-    assert state_of(other)["story"] == [[5.0, "another", 'with "quotes"']]
-    assert state_of(other.changed(story=()))["story"] == []
+    assert state_of(other)["story"] == [[5.0, "another", None, 'with "quotes"']]
     assert through(other.changed(story=())).story == ()
 
 
@@ -162,7 +160,7 @@ def test_a_run_that_cannot_be_stored_is_refused(change: dict[str, Any]) -> None:
         row_of(run(1).changed(**change))
 
 
-@pytest.mark.parametrize("change", [{"output": {1, 2}}, {"error": b"bytes"}, {"story": (Entry(1.0, 2, None),)}])
+@pytest.mark.parametrize("change", [{"output": b"bytes"}, {"error": b"bytes"}, {"story": (Entry(1.0, "x", b""),)}])
 def test_a_value_that_is_not_json_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         row_of(run(1).changed(**change))
@@ -191,17 +189,6 @@ def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copie
     groups = row_codec.grouped(several)
     assert sum(len(group.rows) for group in groups) == len(several)
     assert len(groups) <= len(runs)
-
-
-INPUT = row_codec.COLUMNS.index("input")
-
-
-def test_the_text_of_an_input_counts_only_for_that_input() -> None:
-    text = ({"n": 1}, '{"n":1}')
-    told = [run(number).changed(input=text[0], **{row_codec.INPUT_TEXT: text}) for number in range(9)]
-    assert {row[INPUT] for row in row_codec.rows_of(told)} == {'{"n":1}'}
-    changed = [each_run.changed(input={"n": 2}) for each_run in told]
-    assert {row[INPUT] for row in row_codec.rows_of(changed)} == {'{"n":2}'}
 
 
 # -- rows that somebody else has written -------------------------------------------------------------------------------
@@ -235,5 +222,5 @@ def test_a_mistyped_session_is_refused(place: int, value: Any) -> None:
 
 @pytest.mark.parametrize("notice", [{"at": "x", "kind": "a", "message": "b"}, {"at": 1.0, "kind": 5, "message": "b"}])
 def test_a_mistyped_notice_is_refused(notice: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord, match=r"(at|kind): expected (float|str), not (str|int)"):
+    with pytest.raises(InvalidRecord, match=r"at must be a number|kind must be text"):
         Notice.from_json(notice)

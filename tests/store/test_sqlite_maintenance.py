@@ -55,10 +55,10 @@ async def test_a_healthy_store_has_no_problems(file: Path) -> None:
 IN_SERIES = "UPDATE registers SET value = {} WHERE key = 'series/RFC-093'"
 
 WRONG = {
-    "UPDATE runs SET state = '{}' WHERE id = 'run-00001'": "run run-00001 cannot be read: KeyError('story')",
+    "UPDATE runs SET state = '{}' WHERE id = 'run-00001'": "run run-00001 cannot be read: InvalidRecord",
     "UPDATE runs SET state = 'x' WHERE id = 'run-00001'": "run run-00001 cannot be read",
     "UPDATE runs SET input = '{}{}' WHERE id = 'run-00001'": "run run-00001 cannot be read",
-    "UPDATE runs SET status = 'odd' WHERE id = 'run-00001'": "run run-00001 cannot be read: KeyError('odd')",
+    "UPDATE runs SET status = 'odd' WHERE id = 'run-00001'": "run run-00001 cannot be read: InvalidRecord",
     "UPDATE runs SET session = NULL WHERE id = 'run-00001'": "run run-00001 is claimed, owned by None",
     "UPDATE runs SET ended_at = 5.0 WHERE id = 'run-00001'": "is claimed, owned by kitchen-1 and ended at 5",
     "UPDATE runs SET session = 'x' WHERE id = 'run-00001'": "is owned by session x, which does not exist",

@@ -2,7 +2,7 @@
 
 ``operation``        an operation: name, request, answer, scope, HTTP form; ``operations`` is the table of all
 ``*_operations``     requests and declarations, by noun; they import nothing heavy
-``documents``        what operations answer; ``core/record_codec`` reads them from JSON
+``documents``        what operations answer; ``core/record`` reads them from JSON
 ``system``           where operations happen: ``LocalSystem`` is a store opened here
 ``local``            what an operation does on a store; its modules are named after the classes of the declarations
 ``client``           ``AsyncClient``: a server as a system; ``Client`` blocks, with the loop of ``base/loop_thread``

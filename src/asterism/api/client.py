@@ -50,7 +50,7 @@ from asterism.base.startup import VERSION, install_hint
 from asterism.base.text import clean, masked_url, path_part
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
-from asterism.core.record_codec import read_record
+from asterism.core.record import MISSING, UNKNOWN, decode_json
 
 try:
     import httpx
@@ -322,7 +322,7 @@ def _read(operation: Operation[Any, Any, Answer], answer: httpx.Response, tries:
     if operation.answer is str:
         return answer.text  # type: ignore[return-value]
     try:
-        return read_record(operation.answer, answer.json())
+        return decode_json(operation.answer, answer.content)
     except (ValueError, RecursionError) as error:
         raise tries.unreadable(answer, error) from None
 
@@ -519,9 +519,9 @@ class RequestTries:
         unknown = [
             violation.message.partition(":")[0]
             for violation in problem.violations
-            if violation.rule in ("extra_forbidden", "missing")
+            if violation.rule in (UNKNOWN, MISSING)
         ]
-        missing = any(violation.rule == "missing" for violation in problem.violations)
+        missing = any(violation.rule == MISSING for violation in problem.violations)
         if other is None and not missing and not any("." in name for name in unknown):
             other = "it is older than this program, and has to be updated"  # a client sends no other fields
         if other is not None and unknown:

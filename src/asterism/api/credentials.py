@@ -17,11 +17,10 @@ import hmac
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from asterism.core.errors import AsterismError
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, repr_without
 from asterism.fleet.one_time_code import TYPED_BYTES, code_writes, new_secret, secret_hash
 from asterism.fleet.policy.rule_patterns import compile_pattern
 from asterism.store.optimistic_update import retry_on_conflict
@@ -58,22 +57,24 @@ class LoginRefused(AsterismError):
     """A one-time code was used, has expired, or never existed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential(Record, key="id", sparse=("revoked_at", "page_sha256", "groups"), checked=True):
+class Credential(Record, omit_defaults=True, forbid_unknown_fields=True):
     """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``. ``groups`` are
     those that a proxy names."""
 
     id: str
     name: str
-    sha256: str = field(repr=False)
+    sha256: str
     kind: str
     created_at: float
     created_by: str
     expires_at: float
+    scopes: frozenset[str]
     revoked_at: float | None = None
-    page_sha256: str | None = field(default=None, repr=False)
-    scopes: frozenset[str] = field(kw_only=True)
-    groups: frozenset[str] = field(default=frozenset(), kw_only=True)
+    page_sha256: str | None = None
+    groups: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return repr_without(self, "sha256", "page_sha256")
 
     def state(self, now: float) -> str:
         """``active``, ``expired`` or ``revoked``."""
@@ -102,13 +103,15 @@ class Credential(Record, key="id", sparse=("revoked_at", "page_sha256", "groups"
         return known is not None and hmac.compare_digest(known, secret_hash(key))
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
+class NewToken(Record):
     """A credential with its token, and for a session with the key of its page, which exist only here."""
 
     credential: Credential
-    token: str = field(repr=False)
-    page_key: str | None = field(default=None, repr=False)
+    token: str
+    page_key: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token", "page_key")
 
 
 class Credentials:

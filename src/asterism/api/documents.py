@@ -1,56 +1,35 @@
 """The documents of the API: what operations answer, as every door shows it.
 
 A client ignores fields that it does not know, so that a newer server may add some. Times are seconds since 1970 by the
-clock of the store, durations are seconds. They are plain dataclasses, so that a command on a store of its own does not
-load pydantic, which describes them (OpenAPI, MCP) and reads them from answers.
+clock of the store, durations are seconds.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
 from asterism.core.json_values import JsonObject
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import KeywordOnly, Meta, Record, field, repr_without
 
 Item = TypeVar("Item")
-AnyDocument = TypeVar("AnyDocument")
+AnyDocument = TypeVar("AnyDocument", bound="Document")
 
 
-class Doc:
+def Doc(text: str, *examples: str) -> Meta:  # it stands where a class would
     """What a field means, for the schema: ``Annotated[int, Doc("How many edits wait for a person.")]``."""
-
-    def __init__(self, text: str, *examples: str) -> None:
-        self.text, self.examples = text, examples
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> JsonObject:
-        schema = {**handler(core), "description": self.text}
-        return {**schema, "examples": list(self.examples)} if self.examples else schema
+    return Meta(description=text or None, examples=list(examples) or None)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-class Document:
-    """A part of an answer: a frozen dataclass whose fields are named. Its docstring describes it in the schema."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        dataclass(frozen=True, kw_only=True)(cls)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> JsonObject:
-        schema: JsonObject = handler(core)
-        text = cls.__doc__ or ""
-        if not text.startswith(f"{cls.__name__}("):  # that of a dataclass without a docstring
-            handler.resolve_ref_schema(schema)["description"] = inspect.cleandoc(text)
-        return schema
+class Document(Record, metaclass=KeywordOnly):
+    """A part of an answer: a record whose fields are named. Its docstring describes it in the schema."""
 
 
 def document_of(kind: type[AnyDocument], *sources: object, **fields: Any) -> AnyDocument:
     """A document whose fields are the attributes of these objects with the same names, where ``fields`` does not give
     them; of two objects that have one, the first counts. Tuples of records are lists in documents."""
-    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+    for name in kind.__struct_fields__:
         if name not in fields:
             source = next((source for source in sources if hasattr(source, name)), None)
             if source is not None:
@@ -1411,14 +1390,20 @@ class Token(Document):
 class CreatedToken(Token):
     """``token`` is not shown again."""
 
-    token: str = field(repr=False)
+    token: str
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
 
 class LoginCode(Document):
     """A code with which one browser logs in, once: ``ADDRESS/login?code=CODE``."""
 
-    code: str = field(repr=False)
+    code: str
     expires_at: float
+
+    def __repr__(self) -> str:
+        return repr_without(self, "code")
 
 
 class StoreInfo(Document):

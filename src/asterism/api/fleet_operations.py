@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
+from asterism.api.operation import Moment, Name, NoFields, Operation, Reason
 from asterism.api.request import Request
 from asterism.api.run_operations import MOST_AT_ONCE
+from asterism.core.record import Meta, field
 
 MOST_METRIC_RUNS = 100_000
 """How many runs one answer of metrics may be made of."""
@@ -17,8 +17,8 @@ MOST_METRIC_RUNS = 100_000
 MOST_NOTICES = 1000
 """How many notices one answer lists."""
 
-Seconds = Annotated[float | None, Limit(ge=0, le=1e12)]
-Size = Annotated[int | None, Limit(ge=0, le=1 << 60)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)] | None
+Size = Annotated[int, Meta(ge=0, le=1 << 60)] | None
 
 
 class ChangeSettings(Request):
@@ -33,8 +33,7 @@ class ChangeSettings(Request):
     device_bytes: Size = None
     credential_bytes: Size = None
     artifacts: Annotated[
-        str | None,
-        Limit(max_length=2000),
+        Annotated[str, Meta(max_length=2000)] | None,
         Doc("Where files are kept: file:///folder or s3://bucket/prefix; empty: none."),
     ] = None
     hold: Seconds = None
@@ -44,9 +43,9 @@ class ChangeSettings(Request):
     peer_bytes: Size = None
     peer_blobs: Size = None
     notify_command: Annotated[
-        list[str] | None, Limit(max_length=1000), Doc("A command as a list of words; empty: none.")
+        Annotated[list[str], Meta(max_length=1000)] | None, Doc("A command as a list of words; empty: none.")
     ] = None
-    notify_url: Annotated[str | None, Limit(max_length=2000), Doc("An http(s) address; empty: none.")] = None
+    notify_url: Annotated[Annotated[str, Meta(max_length=2000)] | None, Doc("An http(s) address; empty: none.")] = None
     weights: Annotated[dict[str, float], Doc("Weights of parts of the score; the others stay.")] = field(
         default_factory=dict
     )
@@ -54,28 +53,30 @@ class ChangeSettings(Request):
 
 
 class ReadMetrics(Request):
-    window: Annotated[float, Limit(gt=0, le=1e9), Doc("Describe the runs created in so many seconds until now.")] = (
+    window: Annotated[float, Meta(gt=0, le=1e9), Doc("Describe the runs created in so many seconds until now.")] = (
         3600.0
     )
-    limit: Annotated[int, Limit(ge=1, le=MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
+    limit: Annotated[int, Meta(ge=1, le=MOST_METRIC_RUNS), Doc("Read at most so many runs, the newest.")] = 10_000
 
 
 class ListNotices(Request):
     """Which notices: all conditions that are given hold."""
 
-    after: Annotated[int, Limit(ge=0, le=1 << 53), Doc("The `next` of an earlier answer.")] = 0
-    limit: Annotated[int, Limit(ge=1, le=MOST_NOTICES)] = 100
-    run: Annotated[str | None, Limit(max_length=100), Doc("The id of a run, or a part that no other id has.")] = None
-    kind: Annotated[str | None, Limit(max_length=1000), Doc("One or several kinds, with commas.")] = None
-    since: Annotated[float | None, Limit(ge=0, le=1e12), Doc("Only notices of the last so many seconds.")] = None
+    after: Annotated[int, Meta(ge=0, le=1 << 53), Doc("The `next` of an earlier answer.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_NOTICES)] = 100
+    run: Annotated[
+        Annotated[str, Meta(max_length=100)] | None, Doc("The id of a run, or a part that no other id has.")
+    ] = None
+    kind: Annotated[Annotated[str, Meta(max_length=1000)] | None, Doc("One or several kinds, with commas.")] = None
+    since: Annotated[Moment | None, Doc("Only notices of the last so many seconds.")] = None
     latest: Annotated[bool, Doc("The latest of those that match, not the first.")] = False
-    wait: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
+    wait: Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for a notice, in seconds.")] = 0.0
 
 
 MOST_ENTRIES = 1000
 """How many entries of the audit log one page has at most."""
 
-AuditText = Annotated[str | None, Limit(max_length=500)]
+AuditText = Annotated[str, Meta(max_length=500)] | None
 
 
 class ListAudit(Request):
@@ -85,16 +86,16 @@ class ListAudit(Request):
     operation: Annotated[AuditText, Doc("The name of an operation, such as `edit_plan`.")] = None
     target: Annotated[AuditText, Doc("What was changed: the name of a plan, the id of a run.")] = None
     outcome: Annotated[Literal["done", "refused", "failed"] | None, Doc("How it ended.")] = None
-    since: Annotated[float | None, Doc("At this time or later, in seconds since 1970.")] = None
-    until: Annotated[float | None, Doc("Before this time.")] = None
+    since: Annotated[Moment | None, Doc("At this time or later, in seconds since 1970.")] = None
+    until: Annotated[Moment | None, Doc("Before this time.")] = None
     after: Annotated[AuditText, Doc("The `next` of an earlier answer.")] = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_ENTRIES)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_ENTRIES)] = 100
 
 
 class ShowFleet(Request):
-    limit: Annotated[
-        int, Limit(ge=1, le=MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")
-    ] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE), Doc("How many runs of each kind: owned, waiting and ended.")] = (
+        100
+    )
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
@@ -109,8 +110,8 @@ class ChangeDevice(OneDevice):
 
 
 class InviteDevice(Request):
-    name: Annotated[str, Limit(min_length=1, max_length=100), Doc("Its name, or a pattern of names such as lab-*.")]
-    can: Annotated[list[str], Limit(max_length=1000), Doc("What it may declare; by default any capability.")] = field(
+    name: Annotated[str, Meta(min_length=1, max_length=100), Doc("Its name, or a pattern of names such as lab-*.")]
+    can: Annotated[list[str], Meta(max_length=1000), Doc("What it may declare; by default any capability.")] = field(
         default_factory=list
     )
     reason: Reason = ""
@@ -123,15 +124,15 @@ class ScoreDevices(Request):
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 Scopes = Annotated[
-    list[str], Limit(min_length=1, max_length=100), Doc("observe, operate, series, event, admin or edit:PLAN.")
+    list[str], Meta(min_length=1, max_length=100), Doc("observe, operate, series, event, admin or edit:PLAN.")
 ]
-Who = Annotated[str, Limit(min_length=1, max_length=100), Doc("Who uses it: the name in stories and edits.")]
+Who = Annotated[str, Meta(min_length=1, max_length=100), Doc("Who uses it: the name in stories and edits.")]
 
 
 class CreateToken(Request):
     name: Who
     scopes: Scopes
-    valid: Annotated[float, Limit(ge=0, le=1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
+    valid: Annotated[float, Meta(ge=0, le=1e10), Doc("How long it is valid, in seconds.")] = 90 * 86_400.0
     reason: Reason = ""
 
 

@@ -12,7 +12,7 @@
 From this come the HTTP endpoint and its OpenAPI, ``client.cancel_run("7c…")`` of ``Client`` and ``AsyncClient``, the
 MCP tool, and what ``asterism runs cancel`` sends and prints as JSON. The function that does it on a store has the same
 name in ``api/local/run_handlers.py``, after the name of the class, and is imported when it is called: a declaration
-imports only dataclasses, so that neither a client nor a command loads what it does not use.
+imports only records, so that neither a client nor a command loads what it does not use.
 
 A *system* is where operations happen: a store opened here (``LocalSystem``) or a server (``AsyncClient``). Both have
 every operation as a method, which takes the fields of the request::
@@ -22,45 +22,37 @@ every operation as a method, which takes the fields of the request::
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from importlib import import_module
-from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from asterism.api.documents import Doc
 from asterism.api.request import Request as AnyRequest
 from asterism.base.text import path_part
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Meta, asdict, defaults_of
 
 Parameters = ParamSpec("Parameters")
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
-class Limit:
-    """Limits of a field, which a server checks: ``Annotated[str, Limit(min_length=1, max_length=500)]``. Those of
-    pydantic and annotated_types say the same, but every command would import them."""
-
-    def __init__(self, **limits: float) -> None:
-        self._limits = limits
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return self._limited(handler(source))
-
-    def _limited(self, schema: Any) -> Any:
-        if schema["type"] == "nullable":
-            return {**schema, "schema": self._limited(schema["schema"])}
-        return {**schema, **self._limits}
-
-
-Name = Annotated[str, Limit(min_length=1, max_length=500)]
+Name = Annotated[str, Meta(min_length=1, max_length=500)]
 """The name or the id of something."""
 
-Reason = Annotated[str, Limit(max_length=10_000), Doc("Why, for the story.")]
+Word = Annotated[str, Meta(max_length=40)]
+Line = Annotated[str, Meta(max_length=200)]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+Number = Annotated[int, Meta(ge=0, le=999_999_999)]
+"""The number of a version, a cycle or an edit."""
+
+Moment = Annotated[float, Meta(ge=0, le=1e12)]
+"""A time in seconds since 1970, or a number of seconds."""
+
+Reason = Annotated[str, Meta(max_length=10_000), Doc("Why, for the story.")]
 """Every request that changes something may say why."""
 
 
@@ -114,6 +106,11 @@ class Operation(Generic[Parameters, Request, Answer]):
         noun = re.sub(r"(?<!^)(?=[A-Z])", "_", owner.__name__.removesuffix("Operations")).lower()
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "noun", noun)
+
+    @property
+    def fields(self) -> type[AnyRequest]:
+        """The class of the request, as a class."""
+        return cast("type[AnyRequest]", self.request)
 
     @property
     def method(self) -> str:
@@ -215,20 +212,17 @@ def http_form(operation: Operation[Any, Any, Any], request: Any) -> HttpForm:
     """What to send for a request. Fields that have their default are left out: an older server need not know them."""
     in_path = path_fields(operation.path)
     path = operation.path.format(**{name: path_part(str(getattr(request, name))) for name in in_path})
+    defaults = defaults_of(type(request))
     fields = {
-        field.name: getattr(request, field.name)
-        for field in dataclasses.fields(request)
-        if field.name not in in_path and getattr(request, field.name) != _default(field)
+        name: value
+        for name, value in asdict(request).items()
+        if name not in in_path and (name not in defaults or value != defaults[name])
     }
     if operation.method in ("GET", "DELETE"):
         return HttpForm(operation.method, API + path, {name: _text(value) for name, value in fields.items()}, None)
     if "edits" in fields and fields["edits"] is not None:
         fields["edits"] = [dict(edit) if isinstance(edit, Mapping) else edit.to_json() for edit in fields["edits"]]
     return HttpForm(operation.method, API + path, {}, fields)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
 def _text(value: Any) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, Operation, Reason
+from asterism.api.operation import Line, Moment, Name, Number, Operation, Reason, Word
 from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
+from asterism.core.record import Meta, field
 
 if TYPE_CHECKING:
     from asterism.core.plan.edits import Edit
@@ -24,25 +24,14 @@ MAX_EDITS = 5_000
 LONGEST_LEASE = 86_400.0
 """The longest claim of a cycle, in seconds."""
 
-PlanName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the plan.")]
-Author = Annotated[
-    str | None, Limit(min_length=1, max_length=500), Doc("Default: the caller. A server refuses another name.")
-]
-CycleNumber = Annotated[int, Doc("The number of the edit cycle.")]
-ApprovalNumber = Annotated[int, Doc("The number of the edit that waits.")]
-Timeout = Annotated[
-    float, Limit(ge=0, le=3600), Doc("How long to wait for the process that runs the plan, in seconds.")
-]
+PlanName = Annotated[str, Meta(min_length=1, max_length=500), Doc("The name of the plan.")]
+Author = Annotated[Name | None, Doc("Default: the caller. A server refuses another name.")]
+CycleNumber = Annotated[Number, Doc("The number of the edit cycle.")]
+ApprovalNumber = Annotated[Number, Doc("The number of the edit that waits.")]
+Timeout = Annotated[float, Meta(ge=0, le=3600), Doc("How long to wait for the process that runs the plan, in seconds.")]
 
 
-class _JsonEdits:
-    """Edits are objects of a program or JSON; a server reads the JSON."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return handler.generate_schema(list[JsonObject])
-
-
-Edits = Annotated[Sequence[Edit | Mapping[str, Any]], _JsonEdits(), Limit(max_length=MAX_EDITS)]
+Edits = Annotated[Sequence[Edit | Mapping[str, Any]], Meta(max_length=MAX_EDITS)]
 """Edits, all or none, as objects or as JSON; docs/reference/edits.md has their forms."""
 
 
@@ -60,16 +49,14 @@ MOST_PLANS = 1000
 class ListPlans(Request):
     """Which plans: all conditions that are given hold."""
 
-    state: Annotated[
-        str | None, Limit(max_length=200), Doc(f"One or several, with commas, of {', '.join(STATES)}.")
-    ] = None
+    state: Annotated[Line | None, Doc(f"One or several, with commas, of {', '.join(STATES)}.")] = None
     name: Annotated[Name | None, Doc("A part of the name; with `*` or `?`, a pattern for the whole name.")] = None
     file: Annotated[Name | None, Doc("The name of the plan file.")] = None
     tag: Annotated[Name | None, Doc("A tag of the plan file.")] = None
-    since: Annotated[float | None, Doc("Created at this time or later, in seconds since 1970.")] = None
-    until: Annotated[float | None, Doc("Created before this time.")] = None
-    after: Annotated[str | None, Limit(max_length=200), Doc("The `next` of the page before.")] = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_PLANS)] = 100
+    since: Annotated[Moment | None, Doc("Created at this time or later, in seconds since 1970.")] = None
+    until: Annotated[Moment | None, Doc("Created before this time.")] = None
+    after: Annotated[Line | None, Doc("The `next` of the page before.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_PLANS)] = 100
 
 
 class PlanListOperations:
@@ -84,33 +71,32 @@ class PlanListOperations:
 
 EVENT_KINDS = ("task", "edit", "cycle", "approval", "plan")
 
-TaskId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the task.")]
-Position = Annotated[str | None, Limit(max_length=60_000), Doc("The `next` of an earlier answer.")]
-Attempt = Annotated[int | None, Limit(ge=1, le=1_000_000)]
-Wait = Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
-Rules = Annotated[list[str], Limit(max_length=50)]
+TaskId = Annotated[str, Meta(min_length=1, max_length=500), Doc("The id of the task.")]
+Position = Annotated[Annotated[str, Meta(max_length=60_000)] | None, Doc("The `next` of an earlier answer.")]
+Attempt = Annotated[int, Meta(ge=1, le=1_000_000)] | None
+Wait = Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
+Rules = Annotated[list[str], Meta(max_length=50)]
 Includes = Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")]
 LockPolicy = Literal["scoped", "global", "speculative"]
 Strategy = Literal["score", "round_robin", "capability_match", "load_balance"]
-Seconds = Annotated[float, Limit(ge=0, le=1e10)]
+Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 
 
 class SubmitPlan(Request):
     """``text`` is that of a plan file. Without a ``name`` the plan has the id in it, or if it has none, a name for each
     start, such as ``nightly-20261117-0300``."""
 
-    text: Annotated[str, Limit(max_length=2_000_000), Doc("The text of a plan file.")]
+    text: Annotated[str, Meta(max_length=2_000_000), Doc("The text of a plan file.")]
     name: Annotated[
-        str | None,
-        Limit(min_length=1, max_length=100),
+        Annotated[str, Meta(min_length=1, max_length=100)] | None,
         Doc("May have the placeholders {name}, {date}, {time}, {seconds}."),
     ] = None
     params: Mapping[str, Any] = field(default_factory=dict)
     approvals: Annotated[Rules, Doc("Rules: which edits wait for a person.")] = field(default_factory=list)
     scopes: Annotated[Rules, Doc("What the editors of the plan may do.")] = field(default_factory=list)
-    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    file: Annotated[str, Meta(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
     includes: Includes = field(default_factory=dict)
-    only: Annotated[list[str], Limit(max_length=10_000), Doc("Only these tasks and what they need.")] = field(
+    only: Annotated[list[str], Meta(max_length=10_000), Doc("Only these tasks and what they need.")] = field(
         default_factory=list
     )
     policy: Annotated[LockPolicy | None, Doc("The lock policy; default: that of the plan file, or `scoped`.")] = None
@@ -119,23 +105,23 @@ class SubmitPlan(Request):
     approval_escalation: Annotated[Seconds | None, Doc("After so long, people are told again of such an edit.")] = None
     no_device_timeout: Annotated[Seconds, Doc("How long a task waits for a device that can execute it.")] = 300.0
     strategy: Annotated[Strategy, Doc("How the fleet chooses a device.")] = "score"
-    tick: Annotated[str | None, Limit(max_length=40), Doc("What {tick} stands for, such as 2026-11-17.")] = None
+    tick: Annotated[Word | None, Doc("What {tick} stands for, such as 2026-11-17.")] = None
     reason: Reason = ""
 
 
 class CheckPlan(Request):
     """A parameter without a value is no mistake here."""
 
-    text: Annotated[str, Limit(max_length=2_000_000), Doc("The text of a plan file.")]
+    text: Annotated[str, Meta(max_length=2_000_000), Doc("The text of a plan file.")]
     params: Mapping[str, Any] = field(default_factory=dict)
-    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    file: Annotated[str, Meta(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
     includes: Includes = field(default_factory=dict)
 
 
 MOST_TASKS = 1000
 """How many tasks one page lists."""
 
-Opened = Annotated[str, Limit(max_length=10_000), Doc("Large groups whose tasks are shown one by one, between `|`.")]
+Opened = Annotated[str, Meta(max_length=10_000), Doc("Large groups whose tasks are shown one by one, between `|`.")]
 
 
 class OnePlan(Request):
@@ -157,7 +143,7 @@ class CopyPlan(OnePlan):
 
 
 class ShowVersion(OnePlan):
-    version: int
+    version: Number
     folded: bool = False
     opened: Opened = ""
 
@@ -166,8 +152,8 @@ class DrawPlan(OnePlan):
     """``width`` is how many cells a line of a ``text`` may take."""
 
     form: Literal["text", "mermaid", "svg"] = "text"
-    width: Annotated[int, Limit(ge=1, le=10_000)] = 80
-    version: Annotated[int | None, Limit(ge=0, le=999_999_999), Doc("Default: as it is now.")] = None
+    width: Annotated[int, Meta(ge=1, le=10_000)] = 80
+    version: Annotated[Number | None, Doc("Default: as it is now.")] = None
     opened: Opened = ""
 
 
@@ -175,10 +161,10 @@ class ListTasks(OnePlan):
     """``search`` is a part of the id, the description, the device or the status of a task."""
 
     group: Annotated[Name | None, Doc("Only the elements of this group.")] = None
-    status: Annotated[str, Limit(max_length=100), Doc("Only tasks with this status, such as `failed`.")] = ""
-    search: Annotated[str, Limit(max_length=200), Doc("Only tasks with this text in them.")] = ""
+    status: Annotated[str, Meta(max_length=100), Doc("Only tasks with this status, such as `failed`.")] = ""
+    search: Annotated[str, Meta(max_length=200), Doc("Only tasks with this text in them.")] = ""
     after: Annotated[Name | None, Doc("Continue after this task.")] = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_TASKS)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_TASKS)] = 100
 
 
 class ReadStory(OnePlan):
@@ -186,12 +172,10 @@ class ReadStory(OnePlan):
 
 
 class ReadChanges(OnePlan):
-    since: Annotated[str | None, Limit(max_length=40), Doc("A `position`, or `now`; default: the beginning.")] = None
-    since_version: Annotated[
-        int | None, Limit(ge=0, le=999_999_999), Doc("A version of the plan, in place of a position.")
-    ] = None
+    since: Annotated[Word | None, Doc("A `position`, or `now`; default: the beginning.")] = None
+    since_version: Annotated[Number | None, Doc("A version of the plan, in place of a position.")] = None
     kinds: Annotated[
-        str | None, Limit(max_length=100), Doc(f"One or several, with commas, of {', '.join(EVENT_KINDS)}.")
+        Annotated[str, Meta(max_length=100)] | None, Doc(f"One or several, with commas, of {', '.join(EVENT_KINDS)}.")
     ] = None
     timeout: Wait = 0.0
 
@@ -210,15 +194,15 @@ MOST_FILES = 10_000
 
 class ListFiles(OnePlan):
     task: Annotated[Name | None, Doc("Only the files of this task.")] = None
-    after: Annotated[str | None, Limit(max_length=10_000), Doc("The `next` of the page before.")] = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_FILES)] = 1000
+    after: Annotated[Annotated[str, Meta(max_length=10_000)] | None, Doc("The `next` of the page before.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_FILES)] = 1000
 
 
 class ReadFile(OneTask):
-    output: Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of an output of the task.")]
-    path: Annotated[str, Limit(min_length=1, max_length=4096), Doc("The path of one of its files.")]
-    offset: Annotated[int, Limit(ge=0, le=1 << 60)] = 0
-    limit: Annotated[int, Limit(ge=1, le=MOST_BYTES), Doc("At most so many bytes.")] = MOST_BYTES
+    output: Annotated[str, Meta(min_length=1, max_length=500), Doc("The name of an output of the task.")]
+    path: Annotated[str, Meta(min_length=1, max_length=4096), Doc("The path of one of its files.")]
+    offset: Annotated[int, Meta(ge=0, le=1 << 60)] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_BYTES), Doc("At most so many bytes.")] = MOST_BYTES
 
 
 class ReadTaskLogs(OneTask):
@@ -250,7 +234,7 @@ class RetryPlan(OnePlan):
     """``from_tasks`` run again with everything below them; without them, what failed. With ``dry_run`` it is only
     checked, and the answer has the tasks that would run again."""
 
-    from_tasks: Annotated[list[str], Limit(max_length=MAX_EDITS)] = field(default_factory=list)
+    from_tasks: Annotated[list[str], Meta(max_length=MAX_EDITS)] = field(default_factory=list)
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
     dry_run: bool = False
@@ -377,13 +361,12 @@ class EditPlan(OnePlan):
 
     edits: Edits
     reason: Reason = ""
-    base_version: Annotated[int | None, Doc("The version that the author has seen.")] = None
+    base_version: Annotated[Number | None, Doc("The version that the author has seen.")] = None
     dry_run: bool = False
     author: Author = None
     timeout: Timeout = 10.0
     editor: Annotated[
-        str | None,
-        Limit(min_length=1, max_length=500),
+        Name | None,
         Doc("The model that wrote the edits for the author, as in a proposal: what limits editors limits it."),
     ] = None
 
@@ -404,11 +387,11 @@ class ProposeEdit(OnePlan):
     that were proposed for those before it."""
 
     requests: Annotated[
-        list[Annotated[str, Limit(min_length=1, max_length=MOST_REQUEST)]], Limit(min_length=1, max_length=MOST_ROUNDS)
+        list[Annotated[str, Meta(min_length=1, max_length=MOST_REQUEST)]], Meta(min_length=1, max_length=MOST_ROUNDS)
     ]
     answers: Annotated[
         list[JsonObject],
-        Limit(max_length=MOST_ROUNDS - 1),
+        Meta(max_length=MOST_ROUNDS - 1),
         Doc("Objects with `edits` and `reason`, one for each request but the last."),
     ] = field(default_factory=list)
 
@@ -423,7 +406,7 @@ class ClaimCycle(OnePlan):
     """``lease`` is how long other editors stay away, in seconds. To claim it again renews the claim."""
 
     cycle: CycleNumber
-    lease: Annotated[float, Limit(gt=0, le=LONGEST_LEASE)] = 60.0
+    lease: Annotated[float, Meta(gt=0, le=LONGEST_LEASE)] = 60.0
     author: Author = None
     timeout: Timeout = 10.0
 
@@ -441,7 +424,7 @@ class AnswerCycle(OnePlan):
     cycle: CycleNumber
     edits: Edits = field(default_factory=list)
     reason: Reason = ""
-    base_version: Annotated[int | None, Doc("Default: the version of the cycle.")] = None
+    base_version: Annotated[Number | None, Doc("Default: the version of the cycle.")] = None
     author: Author = None
     timeout: Timeout = 10.0
 
@@ -470,7 +453,7 @@ class RefuseEdit(OnePlan):
 class DecideBudget(OnePlan):
     """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
 
-    limits: Annotated[str | None, Limit(max_length=200), Doc("New limits; the others stay.")] = None
+    limits: Annotated[Line | None, Doc("New limits; the others stay.")] = None
     without_editor: Annotated[bool, Doc("The plan goes on without its editor.")] = False
     reason: Reason = ""
 

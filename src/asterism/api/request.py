@@ -1,17 +1,12 @@
-"""The base of requests, which makes its subclasses frozen dataclasses."""
+"""The base of requests."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import dataclass_transform
 
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, field
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-class Request:
-    """What an operation is asked for: a subclass is a frozen dataclass of its fields."""
-
-    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
-        super().__init_subclass__()
-        dataclass(frozen=True, kw_only=kw_only)(cls)
+class Request(Record, forbid_unknown_fields=True):
+    """What an operation is asked for: its fields are the parameters of the operation."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Any, Literal, get_args
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
+from asterism.api.operation import Line, Name, NoFields, Operation, Priority, Reason
 from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
+from asterism.core.record import Meta, field
 
 MOST_AT_ONCE = 500
 """How many runs one answer lists, and on how many one request acts."""
@@ -36,24 +36,22 @@ CONDITIONS = ("status", "workflow", "device", "series", "batch", "search", "wait
 WaitingFor = Literal["device", "limit", "claim", "turn", "retry", "person", "peer"]
 WAITS = get_args(WaitingFor)
 Keep = Literal["epoch", "original"]
-RunId = Annotated[str, Limit(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
-After = Annotated[str | None, Limit(max_length=100), Doc("The `next` of an earlier answer.")]
+RunId = Annotated[str, Meta(min_length=1, max_length=500), Doc("The id of the run, or a part that no other id has.")]
+After = Annotated[Annotated[str, Meta(max_length=100)] | None, Doc("The `next` of an earlier answer.")]
 
 
 class ListRuns(Request):
     """Which runs: all conditions that are given hold."""
 
-    status: Annotated[
-        str | None, Limit(max_length=200), Doc(f"One or several, with commas, of {', '.join(STATUSES)}.")
-    ] = None
+    status: Annotated[Line | None, Doc(f"One or several, with commas, of {', '.join(STATUSES)}.")] = None
     workflow: Name | None = None
     device: Name | None = None
     series: Name | None = None
     batch: Annotated[Name | None, Doc("Runs of this batch; those that were retried are left out.")] = None
-    search: Annotated[str | None, Limit(min_length=1, max_length=500), Doc("In label, key or input.")] = None
+    search: Annotated[Name | None, Doc("In label, key or input.")] = None
     waiting: Annotated[WaitingFor | None, Doc("What an open run waits for.")] = None
     after: After = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_AT_ONCE)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)] = 100
 
     @property
     def conditions(self) -> bool:
@@ -68,23 +66,23 @@ class CreateRun(Request):
     input: JsonObject = field(default_factory=dict)
     key: Annotated[Name | None, Doc("A second run with this key is not created; the first is returned.")] = None
     series: Name | None = None
-    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
+    priority: Priority | None = None
     device: Name | None = None
     keep: Keep | None = None
     label: Name | None = None
     batch: Annotated[Name | None, Doc("The name of the runs to which it belongs.")] = None
-    near: Annotated[list[str], Limit(max_length=1000)] = field(default_factory=list)
+    near: Annotated[list[str], Meta(max_length=1000)] = field(default_factory=list)
 
 
 class CreateRuns(Request):
     """Runs of one workflow, which are offered to all devices: all are created, or none."""
 
     workflow: Name
-    inputs: Annotated[list[JsonObject], Limit(max_length=BATCH)]
+    inputs: Annotated[list[JsonObject], Meta(max_length=BATCH)]
     label: Annotated[Name | None, Doc("A template for the labels, such as `{file}`.")] = None
     key: Annotated[Name | None, Doc("A template for the keys. A run whose key is taken is not created again.")] = None
     series: Name | None = None
-    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
+    priority: Priority | None = None
     device: Name | None = None
     keep: Keep | None = None
     batch: Annotated[Name | None, Doc("The name of the runs to which they belong.")] = None
@@ -95,11 +93,11 @@ class OneRun(Request):
 
 
 class WaitRun(OneRun):
-    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
+    timeout: Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
 class PruneRuns(Request):
-    older_than: Annotated[float, Limit(ge=0), Doc("The least age since the end, in seconds.")]
+    older_than: Annotated[float, Meta(ge=0), Doc("The least age since the end, in seconds.")]
 
 
 class ChangeRun(OneRun):
@@ -114,8 +112,8 @@ class MoveRun(OneRun):
 
 class ReadRunLogs(OneRun):
     after: After = None
-    attempt: Annotated[int | None, Limit(ge=1, le=1_000_000)] = None
-    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
+    attempt: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    timeout: Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for a line, in seconds.")] = 0.0
 
 
 class ActOnRuns(ListRuns):
@@ -136,7 +134,7 @@ class OneBatch(Request):
 
 
 class WaitBatch(OneBatch):
-    timeout: Annotated[float, Limit(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
+    timeout: Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for the end, in seconds.")] = 20.0
 
 
 class CancelBatch(OneBatch):
@@ -152,7 +150,7 @@ class RetryBatch(OneBatch):
 
 class ReadBatchResults(OneBatch):
     after: After = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_AT_ONCE)] = 100
+    limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)] = 100
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
@@ -186,9 +184,11 @@ class OneLimit(Request):
 class SetLimit(OneLimit):
     """A limit has a size, a rate, or both."""
 
-    size: Annotated[int | None, Limit(ge=0), Doc("How much may be in use at a time; 0 lets nothing begin.")] = None
-    rate: Annotated[int | None, Limit(ge=1), Doc("How much may begin within any period.")] = None
-    period: Annotated[float | None, Limit(gt=0), Doc("The period of the rate, in seconds.")] = None
+    size: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Doc("How much may be in use at a time; 0 lets nothing begin.")
+    ] = None
+    rate: Annotated[Annotated[int, Meta(ge=1)] | None, Doc("How much may begin within any period.")] = None
+    period: Annotated[Annotated[float, Meta(gt=0)] | None, Doc("The period of the rate, in seconds.")] = None
     reason: Reason = ""
 
 
@@ -198,7 +198,8 @@ class RemoveLimit(OneLimit):
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
-EventName = Annotated[str, Limit(min_length=1, max_length=200), Doc("The name that tasks wait for.")]
+EventNumber = Annotated[int, Meta(ge=0, le=1 << 53)]
+EventName = Annotated[str, Meta(min_length=1, max_length=200), Doc("The name that tasks wait for.")]
 
 
 class SendEvent(Request):
@@ -206,13 +207,13 @@ class SendEvent(Request):
 
     name: EventName
     data: Annotated[Any, Doc("A JSON value: the result of these tasks.")] = None
-    key: Annotated[str | None, Limit(min_length=1, max_length=500), Doc("An event with this key is sent once.")] = None
+    key: Annotated[Name | None, Doc("An event with this key is sent once.")] = None
 
 
 class ListEvents(Request):
-    name: Annotated[str | None, Doc("Only events of this name.")] = None
-    before: Annotated[int | None, Doc("Only events with a smaller number.")] = None
-    limit: Annotated[int, Limit(ge=1, le=1000)] = 50
+    name: Annotated[Name | None, Doc("Only events of this name.")] = None
+    before: Annotated[EventNumber | None, Doc("Only events with a smaller number.")] = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, Name, NoFields, Operation, Reason
+from asterism.api.operation import Line, Moment, Name, NoFields, Operation, Priority, Reason, Word
 from asterism.api.plan_operations import Includes
 from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
+from asterism.core.record import Meta, field
 
 CatchUp = Literal["none", "last", "all"]
 Overlap = Literal["skip", "queue", "replace", "allow"]
@@ -20,7 +20,8 @@ MOST_TICKS = 1000
 
 LARGEST_FILE = 900_000
 
-ScheduleName = Annotated[str, Limit(min_length=1, max_length=100)]
+Tick = Annotated[int, Meta(ge=0, le=1 << 53)]
+ScheduleName = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class OneSchedule(Request):
@@ -28,7 +29,7 @@ class OneSchedule(Request):
 
 
 class ShowSchedule(OneSchedule):
-    times: Annotated[int, Limit(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
+    times: Annotated[int, Meta(ge=0, le=MOST_TIMES), Doc("How many of the next times to answer.")] = 5
     text: Annotated[bool, Doc("Whether to answer the text of its plan file.")] = False
 
 
@@ -37,16 +38,16 @@ class AddSchedule(Request):
 
     name: ScheduleName
     workflow: Name | None = None
-    text: Annotated[str | None, Limit(max_length=LARGEST_FILE), Doc("The text of a plan file.")] = None
-    file: Annotated[str, Limit(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
+    text: Annotated[Annotated[str, Meta(max_length=LARGEST_FILE)] | None, Doc("The text of a plan file.")] = None
+    file: Annotated[str, Meta(max_length=500), Doc("The name of the plan file, such as nightly.yaml.")] = ""
     includes: Includes = field(default_factory=dict)
     params: Annotated[JsonObject, Doc("The parameters of the plan file.")] = field(default_factory=dict)
     input: Annotated[JsonObject, Doc("The input of each run.")] = field(default_factory=dict)
-    priority: Annotated[int | None, Limit(ge=-1_000_000, le=1_000_000)] = None
+    priority: Priority | None = None
     device: Name | None = None
-    cron: Annotated[str | None, Limit(max_length=200)] = None
+    cron: Line | None = None
     every: Annotated[int | None, Doc("An interval in seconds, instead of `cron`.")] = None
-    timezone: Annotated[str, Limit(max_length=100)] = "UTC"
+    timezone: Annotated[str, Meta(max_length=100)] = "UTC"
     catch_up: CatchUp = "last"
     overlap: Annotated[
         Overlap | None,
@@ -55,17 +56,15 @@ class AddSchedule(Request):
             "`catch_up` `all`."
         ),
     ] = None
-    jitter: float = 0.0
+    jitter: Moment = 0.0
     after_previous: Annotated[
         Literal["success"] | None, Doc("What the plan of a tick waits for: the success of that of the tick before.")
     ] = None
     late_after: Annotated[
-        float | None, Doc("A notice says if the plan of a tick has not ended so many seconds after the tick.")
+        Moment | None, Doc("A notice says if the plan of a tick has not ended so many seconds after the tick.")
     ] = None
-    on_event: Annotated[
-        str | None, Limit(max_length=200), Doc("The name of the events that create a plan each, instead of times.")
-    ] = None
-    parallel: Annotated[int, Limit(ge=1, le=100), Doc("How much work may be open before `overlap` counts.")] = 1
+    on_event: Annotated[Line | None, Doc("The name of the events that create a plan each, instead of times.")] = None
+    parallel: Annotated[int, Meta(ge=1, le=100), Doc("How much work may be open before `overlap` counts.")] = 1
     replace: Annotated[bool, Doc("Change a schedule that exists.")] = False
     reason: Reason = ""
 
@@ -77,12 +76,13 @@ class ChangeSchedule(OneSchedule):
 class BackfillSchedule(OneSchedule):
     """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
 
-    first: Annotated[str, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01.")]
-    last: Annotated[str | None, Limit(max_length=40), Doc("The last day or time; default: now.")] = None
+    first: Annotated[Word, Doc("The first day or time, such as 2026-01-01.")]
+    last: Annotated[Word | None, Doc("The last day or time; default: now.")] = None
     every: Annotated[
-        int | None, Limit(ge=1), Doc("Seconds between two ticks, counted from the first; default: as scheduled.")
+        Annotated[int, Meta(ge=1)] | None,
+        Doc("Seconds between two ticks, counted from the first; default: as scheduled."),
     ] = None
-    parallel: Annotated[int, Limit(ge=1, le=100), Doc("How many plans run at once.")] = 1
+    parallel: Annotated[int, Meta(ge=1, le=100), Doc("How many plans run at once.")] = 1
     only_missing: Annotated[bool, Doc("Leave plans alone that failed or were cancelled, instead of a retry.")] = False
     reason: Reason = ""
 
@@ -90,14 +90,10 @@ class BackfillSchedule(OneSchedule):
 class ListTicks(OneSchedule):
     """``first`` and ``last`` are days or times in the time zone of the schedule; a day is meant as a whole."""
 
-    first: Annotated[
-        str | None, Limit(max_length=40), Doc("The first day or time, such as 2026-01-01; default: 30 days ago.")
-    ] = None
-    last: Annotated[
-        str | None, Limit(max_length=40), Doc("The last day or time, which may be in the future; default: now.")
-    ] = None
-    after: Annotated[int | None, Doc("The `next` of the page before.")] = None
-    limit: Annotated[int, Limit(ge=1, le=MOST_TICKS)] = 500
+    first: Annotated[Word | None, Doc("The first day or time, such as 2026-01-01; default: 30 days ago.")] = None
+    last: Annotated[Word | None, Doc("The last day or time, which may be in the future; default: now.")] = None
+    after: Annotated[Tick | None, Doc("The `next` of the page before.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_TICKS)] = 500
 
 
 class ScheduleOperations:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Annotated, Any, TypeVar
 
 from asterism.api import documents
 from asterism.api.documents import Doc
-from asterism.api.operation import Limit, NoFields, Operation, Parameters, Reason
+from asterism.api.operation import Name, NoFields, Operation, Parameters, Reason
 from asterism.api.request import Request
+from asterism.core.record import Meta, field
 
 Changing = TypeVar("Changing", bound="Change")
 
@@ -20,9 +20,9 @@ LONGEST_WAIT = 30.0
 LONGEST_DEADLINE = 50.0
 """How long a server tries a change, in seconds: less than its clients wait."""
 
-SeriesName = Annotated[str, Limit(min_length=1, max_length=500), Doc("The name of the series.")]
-Issue = Annotated[int, Limit(ge=1, le=1 << 53), Doc("The number of the issue.")]
-Lease = Annotated[float, Limit(ge=SHORTEST_LEASE, le=LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
+SeriesName = Annotated[str, Meta(min_length=1, max_length=500), Doc("The name of the series.")]
+Issue = Annotated[int, Meta(ge=1, le=1 << 53), Doc("The number of the issue.")]
+Lease = Annotated[float, Meta(ge=SHORTEST_LEASE, le=LONGEST_LEASE), Doc("Seconds until the claim ends by itself.")]
 
 
 class OneSeries(Request):
@@ -30,7 +30,7 @@ class OneSeries(Request):
 
 
 class ListSeriesChanges(OneSeries):
-    limit: Annotated[int, Limit(ge=1, le=1000)] = 20
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
 
 
 class ChangeTerms(Request, kw_only=True):
@@ -38,8 +38,10 @@ class ChangeTerms(Request, kw_only=True):
 
     reason: Reason = ""
     dry_run: Annotated[bool, Doc("Say what would happen, and change nothing.")] = False
-    tries: Annotated[int | None, Limit(ge=0, le=1000), Doc("How often to try while others write; 0: no limit.")] = None
-    deadline: Annotated[float | None, Limit(ge=0.001), Doc("How long to try, in seconds.")] = None
+    tries: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)] | None, Doc("How often to try while others write; 0: no limit.")
+    ] = None
+    deadline: Annotated[Annotated[float, Meta(ge=0.001)] | None, Doc("How long to try, in seconds.")] = None
 
 
 class Change(ChangeTerms):
@@ -63,8 +65,7 @@ class ClaimSeries(Change):
     lease: Lease | None = None
     renew: Annotated[bool, Doc("If the issue is active already, start its lease again.")] = False
     holder: Annotated[
-        str | None,
-        Limit(min_length=1, max_length=500),
+        Name | None,
         Doc("Whose the claim is. An issue that another holds stays theirs: compare `holder` of the answer."),
     ] = None
 
@@ -72,19 +73,17 @@ class ClaimSeries(Change):
 class ReleaseSeries(Change):
     issue: Issue
     promote: Annotated[bool, Doc("Make the next issue of the queue active.")] = True
-    holder: Annotated[
-        str | None, Limit(min_length=1, max_length=500), Doc("Release it only if no other holder has it.")
-    ] = None
+    holder: Annotated[Name | None, Doc("Release it only if no other holder has it.")] = None
 
 
 class TakeNextIssue(ChangeTerms):
     """The next issue that ``holder`` may have. A repeated request answers with the issue that they hold."""
 
-    holder: Annotated[str, Limit(min_length=1, max_length=500), Doc("Whose the issue will be.")]
+    holder: Annotated[str, Meta(min_length=1, max_length=500), Doc("Whose the issue will be.")]
     series: Annotated[SeriesName | None, Doc("Only in this series; by default in the first that has one.")] = None
     lease: Lease | None = None
     wait: Annotated[
-        float, Limit(ge=0, le=LONGEST_WAIT), Doc("How long to wait for a turn, in seconds, while others hold issues.")
+        float, Meta(ge=0, le=LONGEST_WAIT), Doc("How long to wait for a turn, in seconds, while others hold issues.")
     ] = 0.0
 
 
@@ -95,7 +94,7 @@ class FrontSeries(Change):
 class RebuildSeries(Change):
     """``issues`` are the open issues in their order."""
 
-    issues: Annotated[list[Issue], Limit(max_length=10_000)] = field(default_factory=list)
+    issues: Annotated[list[Issue], Meta(max_length=10_000)] = field(default_factory=list)
     active: Annotated[Issue | None, Doc("The issue that is being worked on.")] = None
 
 

@@ -7,14 +7,13 @@ well as its address. $ASTERISM_TOKEN counts before the token in the file.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from asterism.base.private_file import PrivateDocument, config_folder
 from asterism.core.errors import AsterismError
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, repr_without
 
 TOKEN_VARIABLE = "ASTERISM_TOKEN"
 LONGEST_NAME = 100
@@ -25,14 +24,16 @@ class UnknownServer(AsterismError):
     """No server of this name is known here."""
 
 
-@dataclass(frozen=True)
-class ServerLogin(Record, key="name"):
+class ServerLogin(Record, forbid_unknown_fields=True):
     """A server and the token for it. ``authority`` is the file with the certificate of a private authority."""
 
     name: str
     url: str
-    token: str = field(repr=False)
+    token: str
     authority: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
 
 class ServerLogins:

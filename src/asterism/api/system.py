@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from asterism.api.operation import Operation
 from asterism.api.operations import Operations
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
@@ -36,8 +37,7 @@ ENTRY: ContextVar[PendingEntry | None] = ContextVar("entry", default=None)
 System: TypeAlias = "LocalSystem | AsyncClient"
 
 
-@dataclass(frozen=True)
-class Actor:
+class Actor(Record):
     """Who asks for an operation, for the audit log (``fleet/audit_log.py`` has its fields)."""
 
     by: str

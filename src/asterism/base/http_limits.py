@@ -27,12 +27,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, Struct
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,8 +61,7 @@ class RequestRefused(AsterismError):
         super().__init__(message)
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Record):
     """``connections`` is the number of places, half of them for strangers, but at most ``strangers``. ``descriptors``
     is the share of the file descriptors of the process that they may use. ``per_address`` is how many strangers may
     have one address (None: no limit, for a server behind a proxy), ``per_client`` how many connections an admitted
@@ -120,12 +118,11 @@ def raise_descriptor_limit() -> None:
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False, slots=True)
-class Place:
+class Place(Struct, eq=False):
     """One connection. ``close`` ends it at once. ``client`` is its client, None for a stranger. It is ``busy`` while a
     request is being answered; this counts only for admitted clients. ``since`` is when it was accepted."""
 
-    connections: Connections = field(repr=False)
+    connections: Connections
     address: str
     number: int
     since: float

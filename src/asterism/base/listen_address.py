@@ -17,7 +17,6 @@ import socket
 import ssl
 import stat
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from asterism.base.http_limits import Limits
 from asterism.base.https_session import is_loopback
 from asterism.base.operating_system import add_signal_handler, remove_signal_handler
 from asterism.core.errors import AsterismError
+from asterism.core.record import replace
 
 
 class CannotServe(AsterismError):

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from asterism.base.startup import VERSION
 from asterism.core.errors import AsterismError, suggestion
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 Kind = TypeVar("Kind")
 
@@ -26,8 +26,7 @@ class PluginProblem(AsterismError):
     """A plug-in that is not installed, that two packages offer, or that cannot be imported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Record):
     """A plug-in: ``value`` is its import path, ``package`` the distribution that has it, ``place`` its folder."""
 
     group: str

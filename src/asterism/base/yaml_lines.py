@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from asterism.base.text import clean
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 MAX_DEPTH = 50
 """How deep lists and mappings may be nested."""
@@ -52,8 +52,7 @@ _TAGS = {f"{_STANDARD_TAG}{name}" for name in ("str", "map", "seq")}
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML without libyaml lacks the fast one
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mistake:
+class Mistake(Record, order=True):
     """One mistake in a file, as a sentence. A file that has only warnings can be used. ``file`` is set if the mistake
     is in another file than the one that was read, such as one that it includes."""
 

@@ -17,7 +17,7 @@ import click
 
 from asterism.base.text import clean, json_text
 from asterism.cli.option_types import Function, duration_option, number_option, option
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -289,8 +289,7 @@ async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Record):
     """What a command prints: ``document`` with --json, otherwise ``text``: as it is, or the lines for the width of the
     terminal; and then ``notes``, to standard error. ``code`` is the exit code."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from asterism.base.private_file import config_folder
 from asterism.base.text import clean
 from asterism.cli.cli_context import options
 from asterism.cli.option_types import option
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from asterism.durable.editor_budget import Budget
@@ -120,8 +119,7 @@ def edit_proposer(
         raise click.UsageError(f"{error}.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTerms:
+class ModelTerms(Record):
     """What the options say."""
 
     models: tuple[str, ...]
@@ -168,7 +166,7 @@ class ModelTerms:
 
 def take_model_terms(editor: str | None, edit_on: Any, option_values: dict[str, Any]) -> ModelTerms | None:
     """Take the options of the model out of ``option_values``; None without ``--editor model``. Raises UsageError."""
-    model_values = {field.name: option_values.pop(field.name) for field in fields(ModelTerms) if field.name != "ask"}
+    model_values = {name: option_values.pop(name) for name in ModelTerms.__struct_fields__ if name != "ask"}
     if editor != MODEL:
         for name, value in model_values.items():
             if value:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from asterism.api.documents import LogEntry, RunLog, TaskLogEntry
+from asterism.api.documents import LogEntry, RunLog, TaskLogEntry, document_of
 from asterism.api.system import System
 from asterism.base.status_colours import DIM
 from asterism.base.text import clean, echo_data, json_text, short
@@ -44,7 +44,7 @@ def read_log_options(as_json: bool, chosen: Mapping[str, Any]) -> LogOptions:
 
 def run_lines(page: RunLog) -> list[TaskLogEntry]:
     """The lines of a run, which is the run of no task here."""
-    return [TaskLogEntry(**vars(entry), run=page.run, task="") for entry in page.items]
+    return [document_of(TaskLogEntry, entry, run=page.run, task="") for entry in page.items]
 
 
 def line_text(entry: LogEntry) -> Text:

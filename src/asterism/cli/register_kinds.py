@@ -37,7 +37,7 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     sent_events.EVENTS: sent_events.SentEvent.from_json,
     sent_events.TAKEN: sent_events.EventTaker.from_json,
     "exchange/": Exchange.from_json,
-    LIMITS: lambda value: Limit.from_json("name", value),
+    LIMITS: lambda value: Limit.of("name", value),
     LIMIT_ACCOUNTS: LimitAccount.from_json,
     PEER_PREFIX: lambda value: expiry_of(value) if value.keys() == {"until"} else Peer.from_json({**value, "name": ""}),
     HISTORY_PREFIX: lambda value: Change(**value),

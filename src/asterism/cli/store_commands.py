@@ -16,7 +16,6 @@ import os
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, cast
 
@@ -36,6 +35,7 @@ from asterism.cli.cli_context import (
     with_fleet,
 )
 from asterism.cli.option_types import option, size_option, writable_file
+from asterism.core.record import replace
 from asterism.store.store_errors import StoreCorrupt, StoreNotFound
 
 if TYPE_CHECKING:

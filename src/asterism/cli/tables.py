@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from asterism.base.text import clean, shorten_middle
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 
 def print_lines(lines: Callable[[int | None], Iterable[Text]]) -> None:
@@ -57,8 +57,7 @@ Cell = str | Text
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Record):
     """``least`` is the narrowest width that the column may be cut to; 0 for never. A column that is not ``needed`` is
     left out if it is empty or there is no room; the last such column goes first. A ``name`` is cut in the middle."""
 
@@ -98,8 +97,7 @@ def table_of(
     return table(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], width)
 
 
-@dataclass(frozen=True)
-class TimedTable(Generic[Item]):
+class TimedTable(Record, Generic[Item]):
     """A table of items at a time: each column with what it shows of one."""
 
     cells: Mapping[Column, Callable[[Item, float], Cell]]

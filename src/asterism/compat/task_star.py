@@ -7,7 +7,6 @@ reading looks at the node and its task, writing is an edit that the plan may ref
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from uuid import uuid4
@@ -35,6 +34,7 @@ from asterism.core.plan.edits import CancelTask, Edit, UpdateTask
 from asterism.core.plan.node import Node
 from asterism.core.plan.node_records import own_copy
 from asterism.core.plan.task import Priority, Task
+from asterism.core.record import replace
 
 if TYPE_CHECKING:
     from asterism.compat.documented_plan import DocumentedPlan

@@ -9,7 +9,7 @@ a replayed journal gives the same plan.
   ``run/run.py``.
 - ``series/``: one active item and a queue, changed by compare-and-swap. Start with ``series/machine.py``.
 - ``errors.py`` lists every error that Asterism raises on purpose. ``history.py`` is an entry of a story,
-  ``json_values.py`` checks what counts as JSON, ``record_codec.py`` makes JSON of dataclasses and reads them.
+  ``json_values.py`` checks what counts as JSON, ``record.py`` makes JSON of records and reads them.
 
 Rules: ``core`` imports no other package; ``plan`` imports nothing of ``run``, and ``run`` only ``plan/task.py``. A
 status changes only by the tables in ``plan/status.py`` and ``run/run.py``. Every branch is covered by tests.

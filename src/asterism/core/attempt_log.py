@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -235,8 +235,7 @@ def lines_of(chunks: Iterable[LogChunk]) -> list[LogLine]:
     return list(LogReader().read(chunks))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLog:
+class TaskLog(Record):
     """What one attempt printed. ``attempt`` counts from 1."""
 
     attempt: int

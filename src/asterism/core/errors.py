@@ -44,9 +44,8 @@ An error with a file name in this list is defined there::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-
-from asterism.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from asterism.core.history import Entry

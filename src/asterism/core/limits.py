@@ -24,15 +24,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import field
 from functools import lru_cache
 from math import floor, inf
 from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import read_record
+from asterism.core.record import Record, Struct, decode, field
 
 EACH = "/*"
 """The end of the name of a limit for each name that begins with the part before the star."""
@@ -71,8 +69,7 @@ class Rate(NamedTuple):
     period: float
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Record):
     """``size`` is how much may be in use at a time, ``rate`` how much may begin; None for no limit of that kind."""
 
     name: str
@@ -100,7 +97,7 @@ class Limit:
         return out if self.rate is None else {**out, "rate": list(self.rate)}
 
     @classmethod
-    def from_json(cls, name: str, data: Mapping[str, Any]) -> Limit:
+    def of(cls, name: str, data: Mapping[str, Any]) -> Limit:
         rate = data.get("rate")
         return cls(name, data.get("size"), None if rate is None else Rate(*rate))
 
@@ -195,8 +192,7 @@ def check_uses(limits: Mapping[str, Limit], uses: Mapping[str, int]) -> None:
 # -- the account of a limit --------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """What is remembered of a limit besides the runs that hold it: ``turns`` are the plans that were served, the last
     one last; ``begun`` counts, for each name, what began in each part of the period of its rate."""
 
@@ -209,8 +205,8 @@ class Account:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Account:
-        turns = read_record(list[str], data["turns"])
-        begun = read_record(dict[str, list[tuple[int, int]]], data["begun"])
+        turns = decode(list[str], data["turns"])
+        begun = decode(dict[str, list[tuple[int, int]]], data["begun"])
         return cls(turns, {name: dict(parts) for name, parts in begun.items()})
 
     def serve(self, turn: str) -> None:

@@ -26,36 +26,48 @@ A class with ``omit_defaults=True`` leaves fields out of its JSON form that have
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from inspect import cleandoc
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
-from msgspec import UNSET, Meta, field
+from msgspec import NODEFAULT, UNSET, Meta, field
+from msgspec.structs import asdict, replace
 from msgspec.structs import fields as fields_of
 from msgspec.structs import force_setattr as set_field
-from msgspec.structs import replace
 
 from asterism.core.errors import describe_value, suggestion
 
 __all__ = [
+    "MISSING",
+    "UNKNOWN",
     "UNSET",
     "InvalidRecord",
+    "KeywordOnly",
     "Meta",
     "Mistake",
     "Record",
     "Struct",
+    "asdict",
     "decode",
+    "decode_json",
+    "defaults_of",
     "encode",
+    "encode_json",
     "expected",
     "field",
     "fields_of",
     "format_place",
     "mistakes",
+    "record_of",
     "replace",
+    "repr_without",
+    "schema",
     "schemas",
     "set_field",
 ]
@@ -87,34 +99,108 @@ class Record(msgspec.Struct, frozen=True):
         return decode(cls, data)
 
 
+def repr_without(record: msgspec.Struct, *names: str) -> str:
+    """The ``repr`` of a record without its fields of these names, which are secret."""
+    shown = ", ".join(f"{name}={value!r}" for name, value in asdict(record).items() if name not in names)
+    return f"{type(record).__name__}({shown})"
+
+
+class KeywordOnly(msgspec.StructMeta):
+    """The metaclass of records whose subclasses, too, take their fields by name."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace, **{"kw_only": True, **options})
+
+
+@cache
+def record_of(kind: Any) -> type[msgspec.Struct]:
+    """A class of records with the fields of a dataclass, which others have written. It refuses unknown fields."""
+    hints, fields = typing.get_type_hints(kind, include_extras=True), list[tuple[str, Any, Any]]()
+    for own in dataclasses.fields(kind):
+        if own.default_factory is not dataclasses.MISSING:
+            default = field(default_factory=own.default_factory)
+        else:
+            default = NODEFAULT if own.default is dataclasses.MISSING else own.default
+        fields.append((own.name, hints[own.name], default))
+    namespace = {"__doc__": kind.__doc__}
+    return msgspec.defstruct(
+        kind.__name__, fields, bases=(Record,), namespace=namespace, kw_only=True, forbid_unknown_fields=True
+    )
+
+
+def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The optional fields of a class, in their order, with their defaults."""
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    optional = zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    return {
+        name: default.factory() if type(default).__name__ == "Factory" else default
+        for name, default in optional
+        if default is not NODEFAULT
+    }
+
+
+def part_of(kind: type[Record], names: Sequence[str]) -> Any:
+    """A class with some of the fields of another one, which leaves out those that have their default."""
+    fields = [(f.name, f.type, field(default=f.default)) for f in fields_of(kind) if f.name in names and not f.required]
+    needed: list[Any] = [(f.name, f.type) for f in fields_of(kind) if f.name in names and f.required]
+    return msgspec.defstruct(f"{kind.__name__}Part", [*needed, *fields], frozen=True, omit_defaults=True)
+
+
 def encode(value: Any) -> Any:
-    """The JSON form of a record, or of a list or mapping of records. Sets are sorted."""
-    return msgspec.to_builtins(value, order="deterministic", enc_hook=_plain)
+    """The JSON form of a record, or of a list or mapping of records. Bytes stay, which are no JSON."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_plain)
 
 
-def decode(kind: type[Kind], value: Any) -> Kind:
-    """The value of a type that a JSON value describes: ``decode(Page[Run], {"items": […]})``. Raises InvalidRecord."""
+def encode_json(value: Any) -> bytes:
+    """The JSON text of a value as ``encode`` takes it."""
+    return msgspec.json.encode(value, enc_hook=_plain)
+
+
+def decode(kind: type[Kind], value: Any, *, strict: bool = True) -> Kind:
+    """The value of a type that a JSON value describes: ``decode(Page[Run], {"items": […]})``. Unless it is ``strict``,
+    a number may be a text, as in an address. Raises InvalidRecord."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        first = next(iter(mistakes(kind, value)), None)
+        first = next(iter(mistakes(kind, value, strict=strict)), None)
         raise InvalidRecord(str(error) if first is None else first.text) from None
+
+
+def decode_json(kind: type[Kind], text: bytes) -> Kind:
+    """The value of a type that a JSON text describes. Raises InvalidRecord."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        return decode(kind, msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
+        raise InvalidRecord(f"it is not JSON: {error}") from None
 
 
 def schemas(kinds: Sequence[Any], ref: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """The JSON schemas of types, and those of the classes that they refer to, by name. ``ref`` is the form of the
     references: ``#/components/schemas/{name}``."""
-    schemas, definitions = msgspec.json.schema_components(kinds, ref_template=ref)
-    for schema in definitions.values():
-        if "description" in schema:
-            schema["description"] = cleandoc(schema["description"])
-    return schemas, definitions
+    roots, definitions = msgspec.json.schema_components(kinds, ref_template=ref)
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = cleandoc(definition["description"])
+    plain: dict[str, Any] = decode_json(dict[str, Any], encode_json(definitions))  # a default may be a tuple
+    return roots, plain
+
+
+def schema(kind: Any) -> dict[str, Any]:
+    """The JSON schema of a class, with those of the classes that it refers to under ``$defs``."""
+    (root,), definitions = schemas([kind], "#/$defs/{name}")
+    own = definitions.pop(root["$ref"].rpartition("/")[2])
+    return {**own, "$defs": definitions} if definitions else own
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, MappingProxyType):
+    if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")
+    for kind in (str, int):
+        if isinstance(value, kind):  # a subclass
+            return kind(value)
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -123,11 +209,16 @@ Place = tuple[str | int, ...]
 """Where a value is in another: names of fields and places in lists."""
 
 
+MISSING, UNKNOWN, INVALID = "missing", "unknown", "invalid"
+"""The kinds of mistakes: a missing field, an unknown field, and a wrong value."""
+
+
 class Mistake(NamedTuple):
     """What is wrong with a value: where, and a sentence that begins with the place."""
 
     place: Place
     text: str
+    kind: str = INVALID
 
 
 def format_place(place: Sequence[str | int]) -> str:
@@ -142,15 +233,19 @@ def expected(words: str, about: Callable[[Any], str | None] | None = None) -> Me
     return Meta(extra={"words": words, "about": about})
 
 
-def mistakes(kind: Any, value: Any, place: Place = ()) -> list[Mistake]:
+def mistakes(kind: Any, value: Any, place: Place = (), *, strict: bool = True) -> list[Mistake]:
     """All that is wrong with a value that should be of a type, where ``decode`` stops at the first."""
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert(value, kind, strict=strict)
         return []
     except msgspec.ValidationError as error:
         reason = str(error)
     kind, limits = _alternative(kind, value)
-    found = [mistake for name, part, item in _parts(kind, value) for mistake in mistakes(part, item, (*place, name))]
+    found = [
+        mistake
+        for name, part, item in _parts(kind, value)
+        for mistake in mistakes(part, item, (*place, name), strict=strict)
+    ]
     found += [*_key_mistakes(kind, value, place)]
     return found or [Mistake(place, f"{format_place(place)}{_problem(kind, limits, value, reason)}".lstrip())]
 
@@ -225,10 +320,10 @@ def _key_mistakes(kind: Any, value: Any, place: Place) -> Iterator[Mistake]:
         if name not in known and name != config.tag_field:
             inner = (*place, str(name))
             hint = suggestion(str(name), list(known)) or f"; the keys are {', '.join(known)}"
-            yield Mistake(inner, f"unknown key {format_place(inner)!r}{hint}")
+            yield Mistake(inner, f"unknown key {format_place(inner)!r}{hint}", UNKNOWN)
     for name, key in known.items():
         if key.required and name not in value:
-            yield Mistake((*place, name), f"the key {format_place((*place, name))!r} is missing")
+            yield Mistake((*place, name), f"the key {format_place((*place, name))!r} is missing", MISSING)
 
 
 def _problem(kind: Any, limits: Sequence[Meta], value: Any, reason: str) -> str:

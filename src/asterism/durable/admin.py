@@ -22,14 +22,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from asterism.base import expressions
 from asterism.base.clock import Looks, new_id
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import names_devices
@@ -38,6 +36,7 @@ from asterism.core.plan.edits import ApprovalGone, EditBatch, EditWaits
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import ConstellationState
+from asterism.core.record import Record, replace
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import was_executed
@@ -369,8 +368,7 @@ END_TIMEOUT = 5.0
 END_INTERVAL = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Reopened:
+class Reopened(Record):
     """A plan that was reopened: the tasks that run again, and the version after the edits that came with it."""
 
     name: str

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asterism.core.errors import PlanError, error_text
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch, WaitingEdit
-from asterism.core.record_codec import Record
+from asterism.core.record import Record
 from asterism.durable.journal_store import load
 from asterism.durable.plan_requests import (
     ANSWER_TIMEOUT,
@@ -40,8 +39,7 @@ LEASE = 60.0
 """Seconds for which a cycle is claimed by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class CycleView(Record, lenient=True):
+class CycleView(Record):
     """An open edit cycle. ``ends`` are the ends under review: objects with ``task``, ``status`` and ``reason``.
     ``version`` is the base of its answer. ``claimed_by`` is its editor until ``claimed_until``; at ``expires_at`` it is
     closed without an answer. Times are those of the store's clock; None if no process runs the plan. ``refusals`` are
@@ -68,8 +66,7 @@ class CycleView(Record, lenient=True):
         return {**Record.to_json(self), "tasks": list(self.tasks)}
 
 
-@dataclass(frozen=True, slots=True)
-class CycleList:
+class CycleList(Record):
     """``by`` is the process that runs the plan and answered; None if none did, and the journal says what is open."""
 
     cycles: tuple[CycleView, ...]

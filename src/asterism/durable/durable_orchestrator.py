@@ -19,7 +19,6 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.base.clock import Looks, beside
@@ -29,6 +28,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
+from asterism.core.record import replace
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
 from asterism.durable.admin import cancel_reason, live_owner, reopen_plan

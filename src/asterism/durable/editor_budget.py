@@ -17,18 +17,16 @@ import math
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import new_id
 from asterism.base.durations import format_duration, parse_duration
 from asterism.base.text import plural
 from asterism.core.errors import EditRejected, PlanError
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.core.plan.edits import EXPIRED, REFUSED, Edit, EditBatch, EditWaits
 from asterism.core.plan.group_elements import tasks_added
-from asterism.core.record_codec import Record
+from asterism.core.record import InvalidRecord, Record, decode, field, replace
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
 
@@ -43,8 +41,7 @@ class InvalidBudget(PlanError):
     """A budget that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget(Record, sparse=True):
+class Budget(Record, omit_defaults=True, forbid_unknown_fields=True):
     """What an editor may spend on one plan. None: no limit.
 
     ``dollars``, ``tokens`` (in and out), ``calls`` of a model, ``seconds`` that the model takes, ``tasks`` that it adds
@@ -80,8 +77,12 @@ class Budget(Record, sparse=True):
         return replace(self, **same)
 
     @classmethod
-    def unknown_fields(cls, names: str) -> InvalidBudget:
-        return InvalidBudget(f"a budget has no {names}; its fields are {', '.join(LIMITS)}, wait")
+    def from_json(cls, data: Any) -> Budget:
+        """Raises InvalidBudget."""
+        try:
+            return decode(cls, data)
+        except InvalidRecord as error:
+            raise InvalidBudget(f"not a budget: {error}; its fields are {', '.join(LIMITS)}, wait") from None
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -126,8 +127,7 @@ def _amount(name: str, value: float) -> str:
     return format_duration(value) if name == "seconds" else plural(round(value), name[:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Spent(Record, sparse=True, lenient=True):
+class Spent(Record, omit_defaults=True):
     """What was spent, in the units of a budget."""
 
     dollars: float = 0.0
@@ -147,8 +147,7 @@ class Spent(Record, sparse=True, lenient=True):
         return cls(cost.dollars or 0.0, cost.tokens, cost.calls, cost.seconds, tasks)
 
 
-@dataclass(frozen=True, slots=True)
-class Account(Record, sparse=True, required=("budget", "spent"), lenient=True, checked=True):
+class Account(Record, omit_defaults=True):
     """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
     ``ends`` is when each of them has ended at the latest, by the clock of its cassette: its process may have died.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 from asterism.base import expressions
@@ -25,7 +24,6 @@ from asterism.base.expressions import Conditions
 from asterism.base.text import join_names
 from asterism.core.errors import AsterismError, PlanError
 from asterism.core.json_values import NOTHING
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import (
     SCHEMA,
@@ -40,7 +38,7 @@ from asterism.core.plan.journal import (
 )
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
-from asterism.core.record_codec import InvalidRecord, Record
+from asterism.core.record import InvalidRecord, Record, Struct, field, replace
 from asterism.durable.plan_summaries import ENDED, PlanSummary, running_tasks, summary_of
 from asterism.execution.function_modules import stored_path
 from asterism.execution.task_inputs import call_apart
@@ -103,8 +101,7 @@ class ReloadRequired(OwnershipLost):
     commit happened, and the owner has to load the plan again."""
 
 
-@dataclass(frozen=True)
-class Head(Record, checked=True):
+class Head(Record, forbid_unknown_fields=True):
     """The head of a stored plan. Only its owner writes it."""
 
     name: str
@@ -157,8 +154,7 @@ class Head(Record, checked=True):
         return replace(self, **changes)
 
 
-@dataclass
-class StoredConstellation:
+class StoredConstellation(Struct):
     """A plan as it was loaded: its head with the revision, its lock, and the state of its journal."""
 
     head: Head

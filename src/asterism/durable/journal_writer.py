@@ -21,13 +21,13 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field
 
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.journal import Step, replay
+from asterism.core.record import Struct, field
 from asterism.durable.journal_store import (
     Head,
     StoredConstellation,
@@ -40,8 +39,7 @@ MOST_EDITED_TASKS = 20_000
 """… and how many tasks they have together. A plan with results that are stored as blobs is not kept."""
 
 
-@dataclass
-class KeptPlan:
+class KeptPlan(Struct):
     """``mark`` is that of its last record; None if this process has just loaded it for an edit."""
 
     stored: StoredConstellation

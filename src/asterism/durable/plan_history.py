@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, Self
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, PlanError
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, UnreadableJournal
 from asterism.core.plan.step_changes import Change, replay_step
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, encode, replace
 from asterism.durable.compaction import read_archive
 from asterism.durable.journal_store import (
     LOAD_ATTEMPTS,
@@ -79,8 +79,7 @@ class Position(NamedTuple):
         return cls(int(number), int(step) if dot else WHOLE)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEvent:
+class PlanEvent(Record):
     """What happened to a plan. ``kind`` is ``task``, ``edit``, ``cycle`` or ``plan``, and ``data`` as described in
     ``core/plan/step_changes.py``; or ``reset``: the plan has to be read again, and events continue after ``position``;
     or ``gone``: the store has no such plan any more."""
@@ -103,8 +102,7 @@ class PlanEvents(NamedTuple):
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlanVersion(Record):
+class PlanVersion(Record, forbid_unknown_fields=True):
     """A version of a plan, and the edit that made it; version 0 is the plan as it was stored. ``edits`` is the batch as
     JSON, ``diff`` what it changed in the structure, ``triggers`` the tasks whose ends it answers, ``undoes`` the
     version that it undoes."""
@@ -118,6 +116,10 @@ class PlanVersion(Record):
     diff: Mapping[str, Any] | None = None
     triggers: Sequence[str] = ()
     undoes: int | None = None
+
+    def to_json(self) -> JsonObject:
+        at = {"version": self.version, "at": self.at, "position": str(self.position)}
+        return {**encode(replace(self, position=Position(0, 0))), **at}
 
 
 class ClosedCycle(NamedTuple):
@@ -134,8 +136,7 @@ class EditHistory(NamedTuple):
     cycles: list[ClosedCycle]
 
 
-@dataclass(frozen=True, slots=True)
-class PastPlan:
+class PastPlan(Record):
     """A plan as it was when a version was made: right after the edit."""
 
     plan: Constellation

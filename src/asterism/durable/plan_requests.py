@@ -25,18 +25,17 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from asterism.base.clock import new_id
 from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, AsterismError, EditRejected, PlanError, Violation
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edit_rules import names_devices
 from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditBatch, EditWaits, WaitingEdit
 from asterism.core.plan.explain import Holder, Why
+from asterism.core.record import Record, encode, field, replace
 from asterism.core.run.session import Session
 from asterism.durable import admin
 from asterism.durable.journal_store import Head, OwnershipLost, load, read_head
@@ -86,8 +85,7 @@ class AnswerLost(PlanError):
     """A request and its answer are gone from the store, so its outcome is unknown: its process waited too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditAnswer:
+class EditAnswer(Record):
     """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
     ``reopened``: the plan had ended, and the edit has opened it again and submitted it to plan runners. ``rests``: no
     process runs the plan, and none will until a person resumes it or starts a server. ``waits`` are the reasons why an
@@ -102,8 +100,7 @@ class EditAnswer:
     removed: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PauseAnswer:
+class PauseAnswer(Record):
     """``reason`` says who paused the plan and why. ``owner`` is the process that runs it, ``by`` the one that obeys."""
 
     reason: str
@@ -228,8 +225,7 @@ async def ask_why(fleet: Fleet, name: str, task: str, *, timeout: float = WHY_TI
 # -- kinds of requests -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RunningPlan:
+class RunningPlan(Record):
     """One loaded state of a plan, as the process that runs it has it. ``device`` is the name of the process,
     ``commands`` are those of its orchestrator."""
 
@@ -245,8 +241,7 @@ class RunningPlan:
         return not self.execution.done.done() and not self.execution.cancelling
 
 
-@dataclass(frozen=True)
-class RequestKind(Generic[Answer]):
+class RequestKind(Record, Generic[Answer]):
     """A kind of request. ``perform`` does it in the process that runs the plan; ``write`` and ``read`` are the answer
     as JSON and back, with the request. ``changes``: it changes the plan."""
 
@@ -292,7 +287,7 @@ EDIT = RequestKind("edit", _edit, applied_json, read_applied)
 WHY = RequestKind(
     "why",
     _why,
-    lambda why: {"status": str(why.status), "holders": [asdict(holder) for holder in why.holders]},
+    lambda why: {"status": str(why.status), "holders": [encode(holder) for holder in why.holders]},
     lambda request, answer: Why(
         request["task"], answer["status"], tuple(Holder(**holder) for holder in answer["holders"])
     ),
@@ -307,7 +302,7 @@ def _error_json(device: str, error: Exception) -> dict[str, Any]:
     if isinstance(error, EditWaits):
         return {"waiting": error.approval.to_json()}
     if isinstance(error, EditRejected):
-        return {"violations": [asdict(violation) for violation in error.violations]}
+        return {"violations": [encode(violation) for violation in error.violations]}
     if isinstance(error, ApprovalGone):
         return {"gone": str(error)}
     for problem, kind in _PROBLEMS.items():

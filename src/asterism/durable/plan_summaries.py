@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.text import plural
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes
 from asterism.core.plan.status import TERMINAL, ConstellationState
-from asterism.core.record_codec import read_record
+from asterism.core.record import Record, decode, field, replace
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, Session
@@ -100,8 +98,7 @@ def is_with_owner(plan: RecordedConstellation, node: Node) -> bool:
 # -- one plan ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSummary:
+class PlanSummary(Record, kw_only=True):
     """What is stored of a plan for lists. ``closed`` is whether its head says that it has ended, which is written after
     its last step. ``running`` are the running tasks (see ``running_tasks``)."""
 
@@ -124,15 +121,14 @@ class PlanSummary:
     cycles: int
     file: str | None
     tags: Sequence[str]
-    record: int = field(compare=False)
+    record: int
     """The last record of the journal that it includes."""
 
     waits: str = ""
     """What it waits for, if no task runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPlan:
+class ListedPlan(Record):
     """A plan in a list: its summary, and what is so at this moment. ``owner`` is the live session that runs the plan,
     ``gone`` the one that ran it last, if none does. ``paused`` and ``cancel_request`` say who asked and why.
     ``waiting`` is how many approvals wait for a person; ``budget_held`` whether the budget of its editor is spent;
@@ -207,8 +203,7 @@ class ListedPlan:
         return ", ".join([*([waits] if self.waiting else []), *(["budget spent"] if self.budget_spent else [])])
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadablePlan:
+class UnreadablePlan(Record):
     name: str
     created_at: float
     why: str
@@ -270,7 +265,7 @@ def damage_of(row: PlanRow) -> str | None:
     try:
         if row.summary is not None:
             fields = dict(row.summary)
-            read_record(PlanSummary, {**fields, "name": row.name, "running": fields.get("running") or []})
+            decode(PlanSummary, {**fields, "name": row.name, "running": fields.get("running") or []})
     except (TypeError, ValueError) as error:
         return str(error)
     return None
@@ -292,7 +287,7 @@ async def _summary(store: Store, row: PlanRow, live: Mapping[str, Session]) -> P
         from asterism.durable.journal_store import complete_summary  # slow to import, and rare
 
         return await complete_summary(store, row)
-    return read_record(PlanSummary, {**row.summary, "name": row.name})
+    return decode(PlanSummary, {**row.summary, "name": row.name})
 
 
 async def _is_old(store: Store, name: str, summary: Mapping[str, Any], live: Mapping[str, Session]) -> bool:
@@ -304,8 +299,7 @@ async def _is_old(store: Store, name: str, summary: Mapping[str, Any], live: Map
     return await store.register(record_key(name, summary["record"] + 1)) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(Record):
     """What is so at this moment, for the open plans of a page: sessions by id, edits and runs by plan."""
 
     live: Mapping[str, Session]

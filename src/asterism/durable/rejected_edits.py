@@ -15,9 +15,8 @@ from typing import Any
 
 from asterism.core.errors import AsterismError, EditRejected
 from asterism.core.json_values import plain_json
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edits import EditBatch
-from asterism.core.record_codec import Record
+from asterism.core.record import Record
 from asterism.durable.journal_store import read_head
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store
@@ -39,8 +38,7 @@ CLOSE_TIMEOUT = 2.0
 """Seconds that an owner that leaves waits for the record of the last rejections."""
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedEdit(Record, checked=True):
+class RejectedEdit(Record, forbid_unknown_fields=True):
     """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan then,
     ``violations`` are objects with ``edit``, ``rule`` and ``message``."""
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import field
 from typing import Any, NamedTuple
 
 from asterism.base.durations import format_age
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, UnknownTask, error_text, suggestion
 from asterism.core.history import Entry
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
@@ -25,6 +23,7 @@ from asterism.core.plan.node import AttemptTimes, Node, descendants
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
 from asterism.core.plan.task import lane_of
 from asterism.core.plan.teardowns import is_due
+from asterism.core.record import Record, field
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import attempts_of, was_executed
@@ -59,8 +58,7 @@ from asterism.store.protocol import PLANS, Query, Register, Store
 from asterism.store.store_errors import StoreUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
+class StoredPlan(Record):
     """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
     ``cancel_request`` say who asked and why. ``waiting`` are the edits that wait for a person, ``account`` is what its
     editor may spend and has spent. ``runs`` are the runs of its running tasks, as ``open_runs`` returns them. ``ahead``
@@ -165,8 +163,7 @@ def _name(register: Register) -> str:
 # -- why a task is not running -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TaskExplanation:
+class TaskExplanation(Record):
     """``reasons`` are those of the task's run, if it has one; otherwise those of the plan. ``hints`` are commands that
     a person may type."""
 

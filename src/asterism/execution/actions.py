@@ -12,15 +12,14 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.base.plugins import Registry
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import JsonObject, SizeLimit
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import kind_of, plugin_name
+from asterism.core.record import Record, Struct, replace
 from asterism.core.schedule.tick_values import VARIABLES
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.command_inputs import InputVariable
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from asterism.execution.process_guard import Admission
 
 
-@dataclass(frozen=True, slots=True)
-class CommandFiles:
+class CommandFiles(Record):
     """The files of a command while it runs, in ``folder`` if it has any: the variables that name them, what records its
     output, and what its process does before it becomes the command."""
 
@@ -226,8 +224,7 @@ async def run_command(attempt: Attempt) -> Any:
     return await run_program(attempt, lambda texts: prepare_command(attempt, texts))
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Record):
     """A command that is ready to run. ``executable`` is the file to execute if that is not the first word. ``complete``
     returns its words when the files of the attempt are there. ``undo`` is a command that ends what its process leaves
     behind outside of itself: it runs if the process is killed because this one died or was frozen."""
@@ -307,8 +304,7 @@ class ActionKind(Protocol):
     async def run(self, attempt: Attempt, /) -> Any: ...
 
 
-@dataclass(slots=True)
-class BuiltInKind:
+class BuiltInKind(Struct):
     """A kind of action that this package has."""
 
     run: Callable[[Attempt], Awaitable[Any]]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -28,6 +27,7 @@ from asterism.core.json_values import JsonObject, mappings_in
 from asterism.core.plan.awaited import with_zone
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
+from asterism.core.record import replace
 from asterism.execution.task_inputs import input_text, is_reference, refers_to_variable, url_quoted
 
 Scope = Mapping[str, Any]

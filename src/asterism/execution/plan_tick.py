@@ -9,13 +9,13 @@ it uses the variables ``$ASTERISM_TICK``, ``$ASTERISM_TICK_DATE``, …, which ev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from asterism.base.expressions import TICK, names_used, with_constants
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.task import Task
+from asterism.core.record import replace
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import template_of
 from asterism.execution.placeholders import fill_task, fill_text, fill_value

@@ -22,23 +22,20 @@ the work, and a value that does not fit is a mistake in the plan.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from asterism.base.plugins import PluginProblem
 from asterism.core.errors import AsterismError, DeviceUnavailable, InvalidTask, error_text
-from asterism.core.json_values import JsonObject
+from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.plan.task import PLUGIN_NEED, plugin_name
+from asterism.core.record import asdict, decode, mistakes, record_of, schema
 from asterism.execution.actions import ACTIONS, Attempt
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from pydantic import TypeAdapter
 
 log = logging.getLogger("asterism.device")
 
@@ -49,8 +46,6 @@ CANCEL_TIMEOUT = 30.0
 class Action:
     """The base class of an action that a plug-in adds. An instance is the work of one task: a value that does not fit
     the annotations of its fields, or an unknown field, is refused before the work begins."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
 
     secrets: ClassVar[tuple[str, ...]] = ()
     """The environment variables of the device that it reads with ``attempt.secret``. Their values are masked in all
@@ -96,14 +91,11 @@ class Action:
     @classmethod
     def read(cls, plugin: Mapping[str, Any]) -> Self:
         """The action in a field ``plugin``. Raises InvalidTask, with every mistake."""
-        from pydantic import ValidationError  # slow to import, and most processes read no plug-in's work
-
-        name = plugin_name(plugin)
-        try:
-            action: Self = _adapter(cast("Any", cls)).validate_json(json.dumps(plugin[name], default=_plain))
-        except ValidationError as error:
-            texts = [f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in error.errors()]
-        else:
+        name, kind = plugin_name(plugin), record_of(cast("Any", cls))
+        work = plain_json(plugin[name], name)
+        texts = [mistake.text for mistake in mistakes(kind, work)]
+        if not texts:
+            action = cls(**asdict(decode(kind, work)))
             texts = list(action.problems())
         if texts:
             raise InvalidTask(f"{name}: {'; '.join(texts)}")
@@ -112,19 +104,7 @@ class Action:
     @classmethod
     def schema(cls) -> JsonObject:
         """The JSON Schema of the work."""
-        return _adapter(cast("Any", cls)).json_schema()
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
-def _plain(value: Any) -> Any:
-    """A read-only mapping or a tuple as JSON has it."""
-    return dict(value) if isinstance(value, Mapping) else list(value)
+        return schema(record_of(cast("Any", cls)))
 
 
 def action_class(name: str) -> type[Action]:

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from asterism.base import operating_system
 from asterism.core.errors import AsterismError, DeviceTrouble
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.execution import guard_main
 
 ANSWER_TIMEOUT = 60.0
@@ -66,8 +66,7 @@ _PROGRAM = guard_main.__loader__.get_source(guard_main.__name__)  # type: ignore
 """From memory: the file may be gone, or that of another version, when a guard starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Record):
     """A program to start. ``executable`` is the file to execute if it is not the first word; ``files`` are standard
     input, output and error. ``session`` gives it a session of its own, without a terminal."""
 

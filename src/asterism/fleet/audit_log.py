@@ -18,14 +18,12 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncGenerator
-from dataclasses import field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
 from typing import Any, NamedTuple
 
 from asterism.base.secret_mask import environment_mask
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, Struct, field, replace
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.row_codec import readable
@@ -45,8 +43,7 @@ PAGE = 200
 """How many entries one commit removes."""
 
 
-@dataclass(frozen=True)
-class AuditEntry(Record, sparse=True, checked=True):
+class AuditEntry(Record, omit_defaults=True, forbid_unknown_fields=True):
     """``by`` is the name of the caller, ``credential`` the id of its token or session, and ``kind`` the kind of that:
     ``token``, ``session``, ``proxy`` (a person whom a proxy logged in) or ``local`` (a command that opened the store).
     ``target`` is what was changed, ``detail`` what else tells: the fields of the request, or why it was refused.
@@ -72,8 +69,7 @@ class KeptEntry(NamedTuple):
     entry: AuditEntry
 
 
-@dataclass(frozen=True)
-class AuditFilter:
+class AuditFilter(Record):
     """Entries that satisfy every condition that is given. ``by`` is a name or the id of a credential; ``target`` is the
     whole target, or its beginning up to a ``/``."""
 
@@ -106,8 +102,7 @@ def write_of(entry: AuditEntry, key: str | None = None) -> PutRegister:
     return PutRegister(key or new_key(entry.at), replace(entry, **texts).to_json(), None)
 
 
-@dataclass
-class PendingEntry:
+class PendingEntry(Struct):
     """The entry of a change under way. Who commits the change may write it in the same commit (``write``), and then
     sets ``written``; otherwise it is appended afterwards."""
 
@@ -128,13 +123,12 @@ class PendingEntry:
         return self.written
 
 
-@dataclass
-class AuditLog:
+class AuditLog(Struct):
     """The audit log of a store."""
 
     store: Store
-    _unwritten: list[PutRegister] = field(default_factory=list, repr=False)
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+    _unwritten: list[PutRegister] = field(default_factory=list)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def append(self, entry: AuditEntry) -> None:
         """Write an entry; durable when it returns. If the store cannot be written to, it is logged instead. A caller

@@ -26,7 +26,6 @@ from asterism.fleet.fleet import Fleet, RunOptions, check_options, filled_uses
 from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec
 from asterism.store.protocol import Write
-from asterism.store.row_codec import INPUT_TEXT
 from asterism.store.store_errors import StoreError
 
 PER_COMMIT = 1000
@@ -102,8 +101,7 @@ class BulkCreation:
                 text = _text(value)
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
-                    text = row_codec.to_text(value)
-                changes: dict[str, Any] = {"id": run_id, "input": value, INPUT_TEXT: (value, text)}
+                changes: dict[str, Any] = {"id": run_id, "input": value}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(run_input))
                 if self._flow.uses:

@@ -24,11 +24,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from asterism.base.expressions import holds
 from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, mismatch_reason

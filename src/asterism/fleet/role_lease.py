@@ -8,11 +8,9 @@ with each revision, so no earlier one was larger.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import InvalidRecord, Record
+from asterism.core.record import InvalidRecord, Record, replace
 from asterism.store.protocol import PutRegister, Store
 from asterism.store.store_errors import StoreCorrupt
 
@@ -25,8 +23,7 @@ LARGEST = 1 << 53
 """The largest epoch or time: every integer up to it is a float."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleLease(Record, lenient=True, checked=True):
+class RoleLease(Record):
     """``until`` is by the clock of the store, ``lease`` how long it lasts without being renewed, in seconds."""
 
     device: str

@@ -32,9 +32,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from asterism.base.durations import format_age, format_delay, format_duration
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import Shortage, UnknownLimit, uses_of
 from asterism.core.plan.task import absent_plugin
+from asterism.core.record import Record
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
@@ -54,8 +54,7 @@ FEW_NAMED = 5
 """How many holders of a limit are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Record):
     """One thing that holds a run: ``kind`` is a fixed word, ``name`` names the holder, ``text`` is the sentence. ``at``
     is when it ends or ended by itself, or since when it holds, by the store's clock."""
 
@@ -65,8 +64,7 @@ class Reason:
     at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunExplanation:
+class RunExplanation(Record):
     """All reasons; ``str()`` of it is the whole answer in a line."""
 
     run_id: str

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import plain_json
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, replace
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
@@ -80,8 +79,7 @@ async def find_run(fleet: Fleet, text: str) -> Run:
     raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunList:
+class RunList(Record):
     """A part of a list of runs. ``next`` is the value of ``after`` for the part that follows; None at the end."""
 
     runs: Sequence[Run]
@@ -160,8 +158,7 @@ def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSnapshot:
+class FleetSnapshot(Record):
     """Owned and waiting runs are in the order of their creation, ended runs have the latest first. ``cancelled`` is how
     many of the failed runs were cancelled, None if there are too many to count."""
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from asterism.core.errors import AsterismError, TooLarge
 from asterism.core.json_values import plain_json
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, replace
 from asterism.core.schedule.schedule import event_name_problem
 from asterism.store.optimistic_update import retried, try_commit
 from asterism.store.protocol import EVENTS_SENT, PutRegister, Register, Store, Write, read_slot
@@ -46,8 +44,7 @@ class InvalidEvent(AsterismError, ValueError):
     """An event with a name or a key that cannot be used."""
 
 
-@dataclass(frozen=True)
-class SentEvent(Record, sparse=True, checked=True):
+class SentEvent(Record, omit_defaults=True, forbid_unknown_fields=True):
     """``by`` is who sent it. ``again`` is whether it had been sent before, under the same key."""
 
     number: int
@@ -59,8 +56,7 @@ class SentEvent(Record, sparse=True, checked=True):
     again: bool = False
 
 
-@dataclass(frozen=True)
-class EventTaker(Record, checked=True):
+class EventTaker(Record, forbid_unknown_fields=True):
     """Who has taken an event: a task of a plan, or a schedule, which has started the plan."""
 
     plan: str

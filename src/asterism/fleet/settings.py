@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
 from typing import Any
 
 from asterism.base.text import masked_url
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import RESULT_LIMIT, JsonObject, SizeLimit
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, defaults_of, encode, field, set_field
 from asterism.core.run.placement import Weights
 from asterism.fleet import artifact_place
 from asterism.store.optimistic_update import retried
@@ -36,8 +35,7 @@ RESULTS_PER_INPUT = 8
 """How many results of the largest size a peer accepts in one input."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Record):
     """Times are in seconds, sizes in bytes.
 
     ``keep``            how long ended runs are kept
@@ -85,7 +83,7 @@ class Settings:
         for name in _NUMBERS:
             _check_number(name, getattr(self, name))
         if isinstance(self.notify_command, list):
-            object.__setattr__(self, "notify_command", tuple(self.notify_command))
+            set_field(self, "notify_command", tuple(self.notify_command))
         words = self.notify_command
         if words is not None and not (isinstance(words, tuple) and words and all(isinstance(w, str) for w in words)):
             raise InvalidSettings(f"notify_command must be a list of words, not {words!r}")
@@ -95,7 +93,7 @@ class Settings:
         if problem is not None:
             raise InvalidSettings(problem)
         if isinstance(self.weights, Mapping):
-            object.__setattr__(self, "weights", _weights(self.weights))
+            set_field(self, "weights", _weights(self.weights))
         elif not isinstance(self.weights, Weights):
             raise InvalidSettings(f"weights must be numbers by name, not {self.weights!r}")
 
@@ -115,7 +113,8 @@ class Settings:
         return int(self.most) * RESULTS_PER_INPUT
 
     def to_json(self) -> JsonObject:
-        return asdict(self)
+        data: JsonObject = encode(self)
+        return data
 
 
 def value_limit(most: int) -> SizeLimit:
@@ -124,7 +123,7 @@ def value_limit(most: int) -> SizeLimit:
 
 
 def _weights(weights: Mapping[str, Any]) -> Weights:
-    known = {f.name for f in fields(Weights)}
+    known = {*Weights.__struct_fields__}
     for name, value in weights.items():
         if name not in known:
             raise InvalidSettings(f"there is no weight {name!r}; the weights are {', '.join(sorted(known))}")
@@ -137,8 +136,8 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidSettings(f"{name} must be a number, 0 or more, not {value!r}")
 
 
-_NAMES = tuple(field.name for field in fields(Settings))
-_NUMBERS = tuple(field.name for field in fields(Settings) if isinstance(field.default, int | float))
+_NAMES = Settings.__struct_fields__
+_NUMBERS = tuple(name for name, default in defaults_of(Settings).items() if isinstance(default, int | float))
 
 
 async def read(store: Store) -> Settings:

@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +34,7 @@ from asterism.core.limits import (
     check_uses,
     uses_of,
 )
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.store.optimistic_update import retried, retry_on_conflict, try_commit
@@ -104,7 +104,7 @@ async def read_limits(store: Store) -> dict[str, Limit]:
 
 
 def _limit(register: Register) -> Limit:
-    return register.read(partial(Limit.from_json, register.key.removeprefix(LIMITS)))
+    return register.read(partial(Limit.of, register.key.removeprefix(LIMITS)))
 
 
 async def check_plan_limits(store: Store, plan: Constellation) -> None:
@@ -156,7 +156,7 @@ def _readable(groups: Sequence[LimitedRuns]) -> list[LimitedRuns]:
 async def set_limit(store: Store, limit: Limit) -> Limit | None:
     """Set a limit, or change it: at once for what waits, and what runs goes on. Returns what it was before."""
     account, definition = await _read(store, limit.name)
-    before = None if definition.value is None else Limit.from_json(limit.name, definition.value)
+    before = None if definition.value is None else Limit.of(limit.name, definition.value)
     after = Account.from_json(account.value)
     after.recount(None if before is None else before.rate, limit.rate, store.clock())
     await store.commit([definition.put(limit.to_json()), account.put(after.to_json())])
@@ -170,7 +170,7 @@ async def remove_limit(store: Store, name: str) -> Limit:
     if definition.value is None:
         raise LimitNotSet(name)
     await store.commit([definition.put(None), account.put(account.value)])
-    return Limit.from_json(name, definition.value)
+    return Limit.of(name, definition.value)
 
 
 async def _read(store: Store, name: str) -> tuple[Slot, Slot]:

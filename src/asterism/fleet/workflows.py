@@ -8,13 +8,12 @@ them any more (retention.py); so are the versions of a workflow that a person re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from asterism.base import expressions
 from asterism.base.remembered import Remembered
 from asterism.core.errors import AsterismError, InvalidWorkflow, suggestion
-from asterism.core.record_codec import read_record
+from asterism.core.record import decode, replace
 from asterism.core.run.run import OWNED, UNOWNED
 from asterism.core.run.workflow import Workflow
 from asterism.execution import task_inputs
@@ -250,7 +249,7 @@ def _differ(workflow: Workflow, ours: Mapping[str, Any]) -> str:
 
 def version_of(pointer: Any) -> int | None:
     """The version that a pointer names; None if the workflow was removed."""
-    return None if REMOVED in pointer else read_record(int, pointer["version"])
+    return None if REMOVED in pointer else decode(int, pointer["version"])
 
 
 def _key(name: str, version: int) -> str:

@@ -41,7 +41,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -52,6 +52,7 @@ from asterism.base.http_limits import RecentEvents, RequestRefused
 from asterism.base.log_recorder import LONGEST_LINE
 from asterism.base.remembered import Remembered
 from asterism.core.attempt_log import BLOCK_COST, LogChunk
+from asterism.core.record import replace
 from asterism.core.run.run import Grant, Run
 from asterism.execution.artifacts import (
     LARGEST_MANIFEST,

@@ -19,11 +19,10 @@ import json
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, encode
 from asterism.core.run.run import Grant, Owner
 from asterism.core.run.session import ABROAD, OPEN, REVOKED, RULE, device_name_problem, is_reserved, skeleton
 from asterism.fleet.device.membership import JOINED
@@ -89,8 +88,7 @@ def check_name(name: str, *, pattern: bool = False) -> None:
         raise ReservedName(f"the name of a device {RULE}, not {name!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class EnrolledDevice(Record, key="name", required=("revoked_at",), lenient=True, checked=True):
+class EnrolledDevice(Record):
     """``can`` are the capabilities that it may declare; None for any."""
 
     name: str
@@ -99,9 +97,11 @@ class EnrolledDevice(Record, key="name", required=("revoked_at",), lenient=True,
     enrolled_at: float
     revoked_at: float | None = None
 
+    def to_json(self) -> JsonObject:
+        return {**encode(self), "can": None if self.can is None else sorted(self.can)}
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+
+class Identity(Record):
     """Who sends a message, by its credential."""
 
     owner: Owner

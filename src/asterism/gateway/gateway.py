@@ -28,7 +28,6 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +36,7 @@ from asterism.base.error_log import RecurringError
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import plugins_in
+from asterism.core.record import encode, replace
 from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
@@ -457,7 +457,7 @@ class Gateway:
 
     async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
         ranks, weights = await self._standings.of(who.owner.device)
-        return {"rank": ranks.get(who.owner.device, 0.0), "weights": asdict(weights), "devices": len(ranks)}
+        return {"rank": ranks.get(who.owner.device, 0.0), "weights": encode(weights), "devices": len(ranks)}
 
     async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base.strict_json import NotStrictJson, parse_strict
@@ -19,6 +19,7 @@ from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import AsterismError, Fenced, RunRefused
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import is_content_name
+from asterism.core.record import replace
 from asterism.core.run.run import Grant, Progress, RunStatus
 from asterism.fleet.device.device_connection import (
     BreakOff,

@@ -18,12 +18,12 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pydantic_core import to_jsonable_python
-
 from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean
+from asterism.core import record
+from asterism.core.record import Record, asdict, encode_json
 from asterism.durable.stored_plans import logs_of_tasks, read_plan
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases, fleet_aliases
@@ -60,7 +60,7 @@ class PlanResource:
 
 
 async def _plan(system: LocalSystem, plan: str, aliases: DeviceAliases) -> str:
-    document = to_jsonable_python(await system.show_plan(plan))
+    document = json.loads(encode_json(await system.show_plan(plan)))
     return json.dumps(aliases.document(document), ensure_ascii=False, indent=1)
 
 
@@ -95,6 +95,9 @@ def _with_aliases(value: Any, aliases: DeviceAliases, field: str = "") -> Any:
         return aliases.text(value) if field in _WITH_DEVICES else value
     if isinstance(value, tuple):
         return tuple(_with_aliases(item, aliases, field) for item in value)
+    if isinstance(value, Record):
+        parts = asdict(value).items()
+        return record.replace(value, **{name: _with_aliases(part, aliases, name) for name, part in parts})
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value, **{part.name: _with_aliases(getattr(value, part.name), aliases, part.name) for part in fields(value)}

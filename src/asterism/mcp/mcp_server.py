@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -23,17 +22,16 @@ import mcp_types as types
 from mcp.server.lowlevel.server import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
 
 from asterism import __version__
 from asterism.api.credentials import Credential, ScopeMissing
 from asterism.api.local.audited import record_refusal
-from asterism.api.local.problem_statuses import error_detail, error_json, problem_json, request_violations
+from asterism.api.local.problem_statuses import InvalidRequest, error_detail, error_json, problem_json
 from asterism.api.operation import path_fields
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EditWaits
+from asterism.core.record import encode_json, replace
 from asterism.mcp import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.mcp.mcp_approvals import Context, Decision, Question
 from asterism.mcp.mcp_resources import PROMPTS
@@ -327,9 +325,8 @@ def tool_json(tool: McpTool) -> types.Tool:
 
 def result_of(answer: Any) -> types.CallToolResult:
     """The answer of an operation as the result of a tool."""
-    document = to_jsonable_python(answer)
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=document)
+    text = encode_json(answer).decode()
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=json.loads(text))
 
 
 def shown(result: types.CallToolResult, aliases: DeviceAliases) -> types.CallToolResult:
@@ -347,10 +344,10 @@ def failure(error: Exception, name: str, plan: str | None = None) -> types.CallT
     """An error as the result of a tool. ``plan`` is the plan of the call."""
     if isinstance(error, MCPError):
         raise error
-    if isinstance(error, ValidationError):
-        violations = request_violations(error)
-        text = f"the arguments of {name} are not valid: {violations[0]['message']}"
-        return _failed(problem_json(422, text, "invalid-request", violations=violations))
+    if isinstance(error, InvalidRequest):
+        document = error_json(error, f"tool {name}", plan)
+        detail = f"the arguments of {name} are not valid: {document['violations'][0]['message']}"
+        return _failed({**document, "detail": detail})
     return _failed(error_json(error, f"tool {name}", plan))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +29,7 @@ from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import ApprovalGone
+from asterism.core.record import Record
 from asterism.mcp import mcp_approvals
 from asterism.mcp.mcp_approvals import Context, Question
 from asterism.mcp.mcp_tools import TOOLS, McpHost, check_call
@@ -48,8 +48,7 @@ class UpdateParams(TaskParams):
     input_responses: types.InputResponses
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Record):
     """A run or a plan that goes on. ``begun`` is whether a call began it, so that to cancel the call cancels it."""
 
     kind: Literal["run", "plan"]

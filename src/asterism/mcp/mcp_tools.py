@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
-
 from asterism.api import documents, operations
 from asterism.api.credentials import Credential, allows
-from asterism.api.local.problem_statuses import checked_name, request_model
+from asterism.api.documents import document_of
+from asterism.api.local.problem_statuses import checked_name, read_request
 from asterism.api.operation import Operation, path_fields
 from asterism.api.system import LocalSystem
 from asterism.base.clock import first_of
 from asterism.base.http_limits import RequestRefused
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.edits import EDITS, RemoveTaint
+from asterism.core.record import schema
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_approvals import ask_approval, find_question
 from asterism.models.conversation import EDIT_SCHEMAS
@@ -46,7 +46,7 @@ class McpTool:
 
     ``without`` are fields of the request that a model does not set, and ``defaults`` take the place of its defaults.
     ``begins`` is the kind of work that it begins: then it has the argument ``follow``. ``follows`` is the kind of work
-    whose end it waits for. ``function`` does what no operation does, and ``answer`` is the model of its answer."""
+    whose end it waits for. ``function`` does what no operation does, and ``answer`` is the class of its answer."""
 
     operation: Operation[Any, Any, Any]
     text: str
@@ -111,9 +111,9 @@ async def _list_devices(system: LocalSystem, request: Any) -> documents.Page[Sho
     items = []
     for device in (await system.list_devices()).items:
         can = [word for word in plain_capabilities(device.can) if word in known]
-        shown = {name: getattr(device, name) for name in ShownDevice.__dataclass_fields__ if hasattr(device, name)}
-        shown |= {"name": aliases.shown(device.name), "can": can, "other_capabilities": len(device.can) - len(can)}
-        items.append(ShownDevice(**shown))
+        others = len(device.can) - len(can)
+        name = aliases.shown(device.name)
+        items.append(document_of(ShownDevice, device, name=name, can=can, other_capabilities=others))
     return documents.Page(items=items)
 
 
@@ -384,26 +384,24 @@ FOLLOW = {"type": "boolean", "default": False, "description": "Answer when it ha
 
 
 @cache
-def _model(tool: McpTool) -> type[BaseModel]:
-    return request_model(tool.operation, tool.without, **tool.defaults)
-
-
-@cache
 def input_schema(tool: McpTool) -> JsonObject:
     """The JSON schema of the arguments."""
-    schema = _model(tool).model_json_schema()
-    properties = schema.setdefault("properties", {})
+    described = schema(tool.operation.fields)
+    properties = {name: part for name, part in described["properties"].items() if name not in tool.without}
+    for name, default in tool.defaults.items():
+        properties[name] = {**properties[name], "default": default}
     if "edits" in properties:
         properties["edits"] = {**properties["edits"], "type": "array", "items": EDIT_SCHEMA}
     if tool.begins:
         properties["follow"] = FOLLOW
-    return schema
+    required = [name for name in described["required"] if name not in tool.defaults]
+    return {**described, "properties": properties, "required": required}
 
 
 @cache
 def output_schema(tool: McpTool) -> JsonObject:
     """The JSON schema of the answer."""
-    return TypeAdapter(tool.answer or tool.operation.answer).json_schema(mode="serialization")
+    return schema(tool.answer or tool.operation.answer)
 
 
 def prepare_schemas() -> None:
@@ -468,15 +466,15 @@ def may_use(scopes: Collection[str], tool: McpTool) -> bool:
 
 
 def check_call(host: McpHost, caller: Credential, tool: McpTool, arguments: Mapping[str, Any]) -> ToolCall:
-    """Raises RequestRefused, ScopeMissing and ValidationError."""
+    """Raises RequestRefused, ScopeMissing and InvalidRequest."""
     unknown = sorted(set(arguments) - tool.arguments)
     if unknown:
         known = ", ".join(sorted(tool.arguments)) or "none"
         raise RequestRefused(422, f"{tool.name} has no argument {unknown[0]!r}; its arguments are: {known}")
-    fields = dict(arguments)
-    follow = LONGEST_WAIT if tool.begins and TypeAdapter(bool).validate_python(fields.pop("follow", False)) else 0.0
-    request = tool.operation.request(**vars(_model(tool).model_validate(fields)))
+    fields = {**tool.defaults, **arguments}
+    follow = read_request(bool, fields.pop("follow", False)) if tool.begins else False
+    request: Any = read_request(tool.operation.fields, fields)
     names = path_fields(tool.operation.path)
     in_path = {name: checked_name(name, str(getattr(request, name))) for name in names}
     system = host.system(caller, tool.operation, in_path)
-    return ToolCall(tool, system, request, request.timeout if tool.follows else follow)
+    return ToolCall(tool, system, request, request.timeout if tool.follows else LONGEST_WAIT * follow)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from asterism.core.errors import AsterismError
+from asterism.core.record import replace
 from asterism.durable.editor_budget import Account, Budget, Spent
 
 DEFAULT_BUDGET = Budget(calls=200, tasks=500)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, field, replace
 from asterism.durable.editor_budget import Account, Budget, account_key, exchange_prefix, read_account
 from asterism.models.model_messages import ModelAnswer
 from asterism.store.optimistic_update import retry_on_conflict
@@ -24,19 +23,18 @@ Step = Callable[[Account], Account]
 """A change of an account. It may raise, and then nothing changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange(Record, sparse=("editor",), required=("cost",), checked=True):
+class Exchange(Record, forbid_unknown_fields=True):
     """``about`` names the ends that the question is about, ``question`` is its text (``ModelQuestion.text``).
     ``entries`` is how much of the story had been shown with it, ``editor`` the name of the editor that asked."""
 
     number: int
-    at: float = field(default=0.0, kw_only=True)
     about: str
     question: str
     answer: ModelAnswer
     cost: EditorCost = field(default_factory=EditorCost)
     entries: int = 0
     editor: str = ""
+    at: float = 0.0
 
 
 class Cassette(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from asterism.base.secret_mask import Mask
@@ -18,6 +18,7 @@ from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import Edit, EditBatch, edits_from_json
 from asterism.core.plan.task import JOINS, OUTCOMES, Priority
+from asterism.core.record import replace
 from asterism.durable.editor_budget import edits_key
 from asterism.models.cassette import Exchange
 from asterism.models.device_aliases import DeviceAliases

@@ -7,7 +7,6 @@ nothing. A plan that gets stuck is always a question to its editor.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from asterism.base import expressions
@@ -17,11 +16,10 @@ from asterism.core.plan.edit_rules import EditRule, fits
 from asterism.core.plan.status import FAILED
 
 
-@dataclass(slots=True)
 class EditFilter(EditRule):
     """An end is asked about if it matches one of these: every failure (``failure``), the tasks whose ids fit one of the
     patterns ``tasks``, the ends for which the CEL condition ``when`` holds; it may use ``task``, ``status``, ``result``
-    and ``error``. A condition that cannot be evaluated asks. ``asked`` and ``avoided`` count the ends."""
+    and ``error``. A condition that cannot be evaluated asks."""
 
     what = "a filter"
     shorthands: ClassVar = {"failure": {"failure": True}, "all": {"everything": True}}
@@ -31,11 +29,9 @@ class EditFilter(EditRule):
     tasks: tuple[str, ...] = ()
     when: str | None = None
     everything: bool = False
-    asked: int = field(default=0, init=False, compare=False)
-    avoided: int = field(default=0, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        EditRule.__post_init__(self)
+        super().__post_init__()
         problem = None if self.when is None else expressions.check(self.when)
         if problem is not None:
             raise PlanError(f"the condition {self.when!r} is not valid: {problem}")
@@ -46,14 +42,6 @@ class EditFilter(EditRule):
         return [text for text, is_set in [*named, (f"when={self.when}", self.when)] if is_set]
 
     def __call__(self, task: TaskView) -> bool:
-        asks = self.matches(task)
-        if asks:
-            self.asked += 1
-        else:
-            self.avoided += 1
-        return asks
-
-    def matches(self, task: TaskView) -> bool:
         if self.everything or (self.failure and task.status is FAILED):
             return True
         if fits(task.id, self.tasks):

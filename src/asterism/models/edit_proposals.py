@@ -17,7 +17,6 @@ import contextlib
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from asterism.api import documents
@@ -36,7 +35,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.status import CANCELLED, FAILED, TERMINAL
 from asterism.core.plan.task import needs_of
-from asterism.core.record_codec import read_record
+from asterism.core.record import decode, replace
 from asterism.durable.editor_budget import Account, Budget, Spent, count_refusals
 from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
 from asterism.models.cassette import Cassette, MemoryCassette, StoreCassette, joined
@@ -214,7 +213,7 @@ class _Round:
                 reason=batch.reason,
                 base_version=conversation.view.base_version,
                 editor=self._answers.name,
-                cost=read_record(documents.EditorCost, conversation.cost.to_json()),
+                cost=decode(documents.EditorCost, conversation.cost.to_json()),
             )
         raise AssertionError
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from asterism.core.plan.editor_cost import EditorCost
-from asterism.core.record_codec import Record
+from asterism.core.record import Record
 
 
 class ToolSpec(NamedTuple):
@@ -48,8 +47,7 @@ class ToolCall(NamedTuple):
         return {"user": f"{self.name}: {text}"}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelQuestion(Record):
+class ModelQuestion(Record, forbid_unknown_fields=True):
     """The messages are objects: ``{"user": text}``, ``{"assistant": text, "calls": [[id, name, arguments]]}`` and
     ``{"tool": id, "name": name, "text": result}``."""
 
@@ -63,8 +61,7 @@ class ModelQuestion(Record):
         return json.dumps(self.to_json(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAnswer(Record, required=("text", "calls", "refused", "model"), lenient=True, checked=True):
+class ModelAnswer(Record):
     """``refused``: the model or its provider declined to answer."""
 
     text: str = ""

@@ -13,13 +13,13 @@ import contextvars
 import math
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
+from asterism.core.record import replace
 from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
 from asterism.models.budget import (
     LEAST_OUTPUT,

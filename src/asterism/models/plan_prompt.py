@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,6 +27,7 @@ from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.edits import addition_of
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.record import replace
 from asterism.models.device_aliases import DeviceAliases, shown_capabilities
 from asterism.models.untrusted_text import instructions, mark_untrusted, visible_text
 from asterism.orchestrator.events import EditEvent, Event, TaskEvent

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
 from asterism.core.json_values import NOTHING
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
@@ -35,6 +34,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.status import RUNNING
+from asterism.core.record import Record
 from asterism.orchestrator.events import EditEvent, Event
 from asterism.orchestrator.plan_mask import PlanMask
 
@@ -122,8 +122,7 @@ def editor_of(editor: AnyEditor | None) -> Editor | None:
     return _FunctionEditor(editor.edit if hasattr(editor, "edit") else editor, name)
 
 
-@dataclass(frozen=True, slots=True)
-class CostedAnswer:
+class CostedAnswer(Record):
     """An answer, and what it has cost. An error of an editor may have an attribute ``cost``, too."""
 
     answer: Answer
@@ -146,8 +145,7 @@ class EditorHeld(AsterismError):
         self.reason, self.released, self.proceed, self.cost = reason, released, proceed, cost
 
 
-@dataclass(frozen=True, slots=True)
-class EditorContext:
+class EditorContext(Record):
     """What surrounds a plan that runs here, for ``Editor.attach_plan``: the devices, as ``(id, capabilities, slots)``;
     what the attempts at a task printed in this process; the secrets of the plan; the answers that were refused;
     whether an earlier run began the plan."""

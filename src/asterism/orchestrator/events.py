@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from asterism.core.errors import Violation, error_text
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.core.record import Record
 
 logger = logging.getLogger("asterism.events")
 
@@ -28,8 +28,7 @@ DRAIN_TIMEOUT = 1.0
 """Seconds that the end of a plan waits for observers with undelivered events."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Record, kw_only=True):
     """``kind`` is a fixed word, ``at`` the time in seconds since 1970, ``constellation`` the id of the plan."""
 
     kind: str
@@ -37,8 +36,7 @@ class Event:
     constellation: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEvent(Event):
+class TaskEvent(Event, kw_only=True):
     """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed,
     task_waiting (it waits for the world), task_released, task_unchanged (it completes with its recorded result),
     task_result_refused (the result arrived after the execution had been stopped)."""
@@ -54,8 +52,7 @@ class TaskEvent(Event):
     provisional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstellationEvent(Event):
+class ConstellationEvent(Event, kw_only=True):
     """constellation_started, _paused, _resumed, _cancelling, and its end: _completed, _failed, _partially_failed,
     _cancelled."""
 
@@ -63,8 +60,7 @@ class ConstellationEvent(Event):
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditEvent(Event):
+class EditEvent(Event, kw_only=True):
     """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (an editor returned a whole plan; its changes to
     tasks that have started since are left out), edit_abandoned (rejected too often), edit_waiting (for a person),
     edit_escalated (nobody has decided yet), edit_refused (by a person, or nobody approved it in time), edit_timeout,
@@ -81,8 +77,7 @@ class EditEvent(Event):
     approval: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEvent(Event):
+class DeviceEvent(Event, kw_only=True):
     """device_joined, device_left, device_lost, no_device (no device can take a ready task)."""
 
     device: str

@@ -18,7 +18,6 @@ import logging
 import random
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import getweakrefcount
@@ -46,6 +45,7 @@ from asterism.core.plan.status import (
 from asterism.core.plan.task import GROUP_LANE, Lane, Task
 from asterism.core.plan.task_approval import NotApproved
 from asterism.core.plan.task_files import handles_files
+from asterism.core.record import replace
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.execution.foreach_expansion import expansion
 from asterism.execution.function_calls import log_source

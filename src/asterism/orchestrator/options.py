@@ -9,7 +9,6 @@ from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
@@ -17,6 +16,7 @@ from asterism.core.plan.edits import APPROVAL_TIMEOUT
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.core.record import Record
 from asterism.execution.artifacts import Artifacts
 from asterism.execution.plugin_actions import check_plugin
 from asterism.orchestrator.edit_cycles import Editor
@@ -34,8 +34,7 @@ MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class Options(Record, kw_only=True):
     """See ``Orchestrator`` for their meaning. Raises ValueError for values that make no sense."""
 
     editor: Editor | None = None

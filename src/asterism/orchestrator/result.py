@@ -11,7 +11,6 @@ from typing import Any, Self, TypeVar, overload
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import PlanFailed
 from asterism.core.history import Entry
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.editor_cost import EditorCost
@@ -20,6 +19,7 @@ from asterism.core.plan.node_records import NodeRecords
 from asterism.core.plan.plan_end import time_at_rest
 from asterism.core.plan.status import CANCELLED, COMPLETED, EXIT_CODES, FAILED, ConstellationState
 from asterism.core.plan.task import Task
+from asterism.core.record import Record
 from asterism.execution.artifacts import Artifacts, StoredFile
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.store.optimistic_update import try_commit
@@ -28,8 +28,7 @@ from asterism.store.protocol import PutRegister, Store
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Record):
     """The figures of a plan, in seconds. No schedule of the same work takes less than ``lower_bound``."""
 
     makespan: float
@@ -235,8 +234,7 @@ class StoreRecords:
 # -- parallelism -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Record):
     """``critical_path`` is L: the seconds along the longest path, whose tasks are in ``path``. ``work`` is W: the
     seconds of all tasks. ``width`` is the largest number of tasks in one layer."""
 

@@ -20,6 +20,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
 from asterism.core.plan.task import Lane, Task, lane_of, needs_of, needs_text, plugins_in
+from asterism.core.record import field
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable, needed_capabilities
 from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -33,16 +34,13 @@ PROCESS, DEVICE = "process", "device"
 """How a record names who made a result: the process that ran the plan, by its machine, or a device."""
 
 
-class Member(Candidate):
+class Member(Candidate, kw_only=True, eq=False):
     """A device that has joined, and its load."""
 
-    __slots__ = ("device", "left", "waiting_lanes")
-
-    def __init__(self, device: Device) -> None:
-        super().__init__(device.id, frozenset(device.can), device.slots)
-        self.device = device
-        self.left = False
-        self.waiting_lanes: dict[tuple[ReadyQueue, Lane], None] = {}  # lanes that wait for a slot of this device
+    device: Device = field()
+    left: bool = False
+    waiting_lanes: dict[tuple[ReadyQueue, Lane], None] = field(default_factory=dict)
+    """Lanes that wait for a slot of this device."""
 
 
 class Roster:
@@ -64,7 +62,7 @@ class Roster:
             raise ValueError(f"device {device.id!r}: slots must be 1 or more, or None for no limit, not {device.slots}")
         if device.id in self._members:
             raise ValueError(f"a device {device.id!r} has joined already")
-        member = self._members[device.id] = Member(device)
+        member = self._members[device.id] = Member(device.id, frozenset(device.can), device.slots, device=device)
         self._seen.add(device.id)
         self._capable.clear()
         return member

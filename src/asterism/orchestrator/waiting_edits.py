@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NoReturn
 
 from asterism.core.errors import Violation
@@ -47,6 +46,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import ENDED_STATES, PENDING
 from asterism.core.plan.taint import approval_violations, mark_violations, taint_reasons, taint_violations
 from asterism.core.plan.task_approval import approvers
+from asterism.core.record import replace
 
 Save = Callable[[WaitingEdit], None]
 """Called with each edit that begins to wait, or was decided, in the step that records it."""

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import re
 from base64 import urlsafe_b64decode
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
-from asterism.core.record_codec import read_record
+from asterism.core.record import Record, decode
 from asterism.fleet.one_time_code import SECRET_BYTES, Refusal, is_first_use, new_secret, secret_hash
 from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
@@ -49,14 +48,16 @@ class InvalidInvitation(AsterismError, ValueError):
     """A line that is not an invitation, or an address that is not valid for a peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
+class Invitation(Record):
     """``name`` is the name of the inviter. ``repr`` hides the token."""
 
     url: str
     name: str
-    token: str = field(repr=False)
+    token: str
     fingerprint: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, {self.name!r}, …)"
 
     def line(self) -> str:
         return f"{self.url}/#{quote(self.name, safe='')}.{self.token}.{self.fingerprint}"
@@ -93,7 +94,7 @@ async def expires_at(store: Store, peer: Peer) -> float | None:
 
 def expiry_of(value: Any) -> float:
     """When an invitation expires, from the value of its register."""
-    return read_record(float, value["until"])
+    return decode(float, value["until"])
 
 
 @retried

@@ -59,7 +59,6 @@ LINE_LISTS = {"records": "record", "workflows": "workflow", "devices": "device"}
 
 _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
-_RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
 
@@ -319,13 +318,10 @@ def _parse_run(row: Any) -> Run:
     for text in (row[_INPUT], row[_STATE]):
         parse_strict(text)
     read = row_codec.run_of(row)
-    clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
-    if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
-        raise ValueError("it has unknown fields")
-    for column in row_codec.row_of(clean):
+    for column in row_codec.row_of(read):
         if isinstance(column, str):
             column.encode()  # a lone surrogate is text in Python, and nowhere else
-    return clean.changed()
+    return read
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------

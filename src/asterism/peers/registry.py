@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, replace
 from asterism.core.run.session import ABROAD, ENDED, VIA, Session
 from asterism.store.optimistic_update import retried, try_commit
 from asterism.store.protocol import PutRegister, PutSession, Register, Store, Write, read_slot
@@ -43,8 +41,7 @@ class PeerRefused(AsterismError):
     """A peer sent something that cannot be true, or that it may not send. Nothing of the message was accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer(Record, key="name", lenient=True, checked=True):
+class Peer(Record):
     """``store`` is the id of its store, None until the first sync. ``url`` is its address, None if it cannot be called
     from here; ``pin`` is the fingerprint of its certificate. The inviting side keeps ``invitation_sha256``, the hash of
     the invitation's token, and ``token_sha256``, the hash of the secret that replaced it, None until then. ``heard_at``

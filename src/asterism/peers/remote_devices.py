@@ -23,10 +23,10 @@ itself and say the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from asterism.core.json_values import JsonObject
+from asterism.core.record import replace
 from asterism.core.run.run import ASSIGNED
 from asterism.core.run.session import ABROAD, ENDED, OPEN, PATH, Session
 from asterism.fleet import settings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
@@ -23,12 +22,11 @@ from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.text import request_url_problem
 from asterism.core.errors import describe_value, suggestion
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import awaited, task_files
 from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
 from asterism.core.plan.task_approval import EXCLUDED
 from asterism.core.plan.teardowns import order_problem
-from asterism.core.record import Place, format_place
+from asterism.core.record import Place, Record, Struct, field, format_place
 from asterism.core.schedule.tick_values import TICK_PATHS, VARIABLES
 from asterism.execution import task_inputs
 from asterism.execution.command_inputs import FILE_PREFIX
@@ -41,8 +39,7 @@ Finding = tuple[Place, str, bool]
 """A path in the task, a sentence about it, and whether it is only a warning."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanContext:
+class PlanContext(Record):
     """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
     functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters; ``ticks``
     says whether its texts may name a tick; ``environment`` has the variables of this process, or is None if the plan
@@ -58,8 +55,7 @@ class PlanContext:
     groups: Collection[str] = ()
 
 
-@dataclass(slots=True)
-class TaskChecks:
+class TaskChecks(Struct):
     """The checks of one task. ``faulty`` are the keys whose shape is wrong: what other keys refer to may be missing."""
 
     name: str

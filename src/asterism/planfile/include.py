@@ -16,7 +16,7 @@ from os.path import dirname, join, normpath
 from pathlib import Path
 
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """How the name of an included file ends."""
@@ -30,8 +30,7 @@ MAX_FILES = 100
 """How many files a plan may consist of."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSource:
+class PlanSource(Record):
     """One file of a plan. ``file`` is its path as messages show it; empty for the plan file itself."""
 
     data: YamlMapping

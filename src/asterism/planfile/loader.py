@@ -14,7 +14,6 @@ import platform
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from datetime import datetime
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -28,14 +27,13 @@ from asterism.base.text import clean
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError, safe_repr, suggestion
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import EXCLUDED
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.graph import Overlap
 from asterism.core.plan.plan_name import EACH_START, plan_names
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import is_files_reference
-from asterism.core.record import Place
+from asterism.core.record import Place, Record, field
 from asterism.core.schedule.tick_values import TICK_PATHS, TickValues, tick_on_request
 from asterism.execution.foreach_expansion import NotExpandable
 from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task, fill_text, placeholders
@@ -56,8 +54,7 @@ LONGEST_NAME = 200
 """How many characters an id or key may have, with the values of its parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLine:
+class DeviceLine(Record):
     """A device in a plan file. ``sized`` says whether the file gives its slots: else they are the processors."""
 
     id: str
@@ -66,8 +63,7 @@ class DeviceLine:
     sized: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFile:
+class PlanFile(Record):
     """The content of a plan file. ``policy`` is the lock policy, if the file has one; ``params`` are the values of its
     parameters; ``named`` says whether it has an id of its own."""
 
@@ -475,7 +471,7 @@ _RAW = ("http", "inputs", "env", "agent", "plugin")
 _CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for", "approval")
 """The fields of a task that have another form in a plan file."""
 
-_SAME = tuple(name for name in models.TASK_KEYS if name in Task.__dataclass_fields__ and name not in _CONVERTED)
+_SAME = tuple(name for name in models.TASK_KEYS if name in Task.__struct_fields__ and name not in _CONVERTED)
 
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson, describe_value, suggestion
 from asterism.core.json_values import JsonObject, plain_json
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record import UNSET, InvalidRecord, decode
+from asterism.core.record import UNSET, InvalidRecord, Record, decode, field, replace
 from asterism.execution.task_inputs import is_reserved
 from asterism.planfile import models
 
@@ -37,8 +35,7 @@ TYPES = {
 _STAND_INS: dict[str, Any] = {"integer": 0, "number": 0, "boolean": False, "list": [], "mapping": {}}
 
 
-@dataclass(frozen=True, slots=True)
-class GivenParameters:
+class GivenParameters(Record):
     """The values that a caller gives. ``values`` have their types, ``texts`` are converted; ``file`` is the path of a
     file of values. With ``required=False`` a parameter without a value gets a stand-in: the plan can be checked and
     drawn, but must not run."""
@@ -49,8 +46,7 @@ class GivenParameters:
     required: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Record):
     """A parameter, and where it is declared."""
 
     name: str

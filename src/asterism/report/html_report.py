@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from statistics import median
@@ -15,6 +14,7 @@ from typing import TypeVar
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural
 from asterism.core.attempt_log import STDOUT
+from asterism.core.record import replace
 from asterism.report.picture import Graph, Picture
 from asterism.report.report_data import EditRow, OutputRow, Report, StoryLine, TaskRow
 from asterism.report.svg import beside, svg

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, pairwise, starmap
 from math import ceil, sqrt
 
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges
@@ -28,16 +28,14 @@ BEND_ROOM = 0.2  # rows on each side of a bend; a task takes half a row on each 
 COMPONENT_GAP = 0.35
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Record):
     """A layer, counted from 0, and a row, where tasks of one layer are at least 1.0 apart."""
 
     layer: int
     row: float
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record):
     """Places of tasks, by number; for each edge, in the order of the graph's edges, the bends on its way.
 
     Rows run from 0 to `rows`, and every task is at least half a row away from both.
@@ -49,8 +47,7 @@ class Layout:
     rows: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Net:
+class _Net(Record):
     """One component with its bends as nodes: every link joins neighbouring layers."""
 
     layers: list[list[int]]
@@ -262,8 +259,7 @@ _TOUCH = 1e-9
 Dependency = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLayout:
+class PlanLayout(Record):
     """Places of tasks by id, and for each dependency that passes layers, a bend in each of them."""
 
     places: Mapping[str, Place]

@@ -9,15 +9,14 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.folded_groups import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED
 from asterism.core.plan.task import plugin_text
+from asterism.core.record import Record, field
 
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
@@ -31,8 +30,7 @@ STATUSES = ("pending", "waiting", "queued", "starting", "running", "completed", 
 _URGENCY = ("failed", "running", "starting", "queued", "completed", "waiting", "pending", "cancelled", "removed")
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnTask:
+class DrawnTask(Record):
     """One task. `note` is a short remark, such as the device or the reason of a failure. `behind` counts the tasks that
     a folded group stands for, by status."""
 
@@ -43,8 +41,7 @@ class DrawnTask:
     behind: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnEdge:
+class DrawnEdge(Record):
     """One dependency. It is conditional if `when` has the text of a condition, whatever `on` is."""
 
     source: str
@@ -71,8 +68,7 @@ class DrawnEdge:
         }.get(self.kind, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Record):
     """A plan to draw. Ids are unique, every edge joins two tasks, and there is no cycle.
 
     The drawing functions raise `ValueError` for a picture that breaks this.
@@ -181,8 +177,7 @@ def _action(task: Task) -> str:
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Record):
     """A directed acyclic graph.
 
     `edges` keeps the picture's lines in their order, doubles included; `parents` and `children` name each

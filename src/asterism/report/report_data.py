@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.report.picture import Picture
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionBar:
+class ExecutionBar(Record):
     """One attempt at a task. `outcome` is completed, failed, cancelled or revoked."""
 
     task: str
@@ -19,8 +18,7 @@ class ExecutionBar:
     provisional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CycleBar:
+class CycleBar(Record):
     """One edit cycle, opened by the ends of `triggers`. `outcome` is accepted, rejected, timeout or empty.
     `cost` is what its editor cost, in words."""
 
@@ -33,8 +31,7 @@ class CycleBar:
     cost: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Record):
     """A time for which a task was not to be assigned; `cycle` is the edit cycle that held it, if known."""
 
     task: str
@@ -43,8 +40,7 @@ class Hold:
     cycle: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
+class TaskRow(Record):
     """How one task ended. `reason` says why it failed or never ran; `value` is its result, in short."""
 
     id: str
@@ -59,8 +55,7 @@ class TaskRow:
     """How long it waited for a device of a fleet, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditRow:
+class EditRow(Record):
     """One edit batch, in words. `version` is what the plan became, None when the batch was not accepted."""
 
     version: int | None
@@ -72,8 +67,7 @@ class EditRow:
     violations: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoryLine:
+class StoryLine(Record):
     """One step of a task's story. ``traceback`` is that of the function that failed."""
 
     at: float
@@ -82,8 +76,7 @@ class StoryLine:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRow:
+class OutputRow(Record):
     """What one attempt at a task printed: the stream and text of each line. `left_out` says how many came before."""
 
     task: str
@@ -92,8 +85,7 @@ class OutputRow:
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierRun:
+class EarlierRun(Record):
     """An earlier plan of the same plan file. It has no `ended_at` while it goes on, and no `started_at` before it
     begins."""
 
@@ -107,8 +99,7 @@ class EarlierRun:
         return None if self.started_at is None or self.ended_at is None else self.ended_at - self.started_at
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Record):
     """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories. `output` has
     what the tasks printed, as far as the page can hold it; `output_left_out` counts the attempts that it cannot.
     `params` are the names and values of parameters of the plan `file`, `earlier` the last plans of that file with

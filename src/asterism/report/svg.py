@@ -12,7 +12,7 @@ from itertools import accumulate
 from rich.cells import cell_len
 
 from asterism.base.text import markup, plural, shorten
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.report.layout import Layout, lay_out, spread
 from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Graph, Picture
 
@@ -178,8 +178,7 @@ Point = tuple[float, float]
 Route = tuple[Point, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Record):
     """Where a task is drawn; all boxes are `BOX` high."""
 
     left: float
@@ -187,8 +186,7 @@ class Box:
     width: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(Record):
     """Where the condition of a line is written, around its centre."""
 
     edge: int
@@ -197,8 +195,7 @@ class Tag:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
+class Sheet(Record):
     """All measures. A route curves from its first point to its second, runs level to the third, and so on."""
 
     boxes: tuple[Box, ...]
@@ -208,8 +205,7 @@ class Sheet:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
+class _Columns(Record):
     lefts: list[float]
     widths: list[float]
 

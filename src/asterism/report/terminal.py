@@ -29,7 +29,7 @@ from rich.text import Text
 
 from asterism.base.status_colours import BOLD, COLOURS, DIM, mark, tone
 from asterism.base.text import clean, plural, shorten
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.report.picture import DrawnEdge, DrawnTask, Graph, Picture, count_by_status
 
 MOST_TASKS = 200
@@ -124,8 +124,7 @@ USUAL_REST = 40  # labels give way to the rest of the line up to this width
 GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
-class Caption:
+class Caption(Record):
     """The words of one task. `label` is empty when it would only repeat the id; `note` may be empty."""
 
     id: str
@@ -145,8 +144,7 @@ class Caption:
         return rest
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Record):
     """Widths in cells; a column of width 0 is left out."""
 
     id: int
@@ -270,16 +268,14 @@ def _bar(drawn_tasks: list[DrawnTask], most: int, width: int) -> Text:
     return bar
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Record):
     """One character of a row. `owner` is the task whose lane or mark it is; None for strokes and blanks."""
 
     glyph: str
     owner: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Record):
     """One row of cells: the row of a task, or bare lanes when `task` is None."""
 
     task: int | None

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural, shorten
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 from asterism.report.report_data import CycleBar, ExecutionBar, Hold, Report
 from asterism.report.svg import number
 
@@ -34,8 +34,7 @@ LETTER = 6.6
 MOST_TICKS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Record):
     """From seconds to pixels."""
 
     start: float
@@ -46,8 +45,7 @@ class _Scale:
         return GUTTER + min(1.0, max(0.0, share)) * (WIDTH - GUTTER - RIGHT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shelf:
+class _Shelf(Record):
     """A band and where it lies."""
 
     band: Band
@@ -195,8 +193,7 @@ MOST_NAMES = 6
 SHORT_NAME = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Record):
     """One bar. The first of `texts` that fits is written on it; `task` is the task it is about, if one."""
 
     lane: int
@@ -208,8 +205,7 @@ class Bar:
     task: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Record):
     """A named group of lanes. `kind` is `cycles`, `holds` or `device`."""
 
     name: str

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field
 from functools import partial
 
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, Struct, field
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts, update
 from asterism.series.register import NotClaimable, SeriesRegister, read_all
@@ -22,8 +21,7 @@ WAIT_PAUSE, LONGEST_WAIT_PAUSE = 0.2, 5.0
 """The first and the longest pause between two looks for the next item, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Record):
     """The step that claims a series for an item. ``id`` identifies the claim through all its tries.
 
     Without an item it claims the active item, or else the head of the queue, if nobody has it; it queues nothing. With
@@ -78,8 +76,7 @@ class Claim:
         return signed("; ".join(parts) + (f" ({self.reason})" if self.reason else ""), self.by)
 
 
-@dataclass(slots=True)
-class Release:
+class Release(Struct):
     """The step that releases an item and, with ``promote``, makes the next one of the queue active.
 
     It remembers the claim that it found first. If a later try finds the item active by another claim, an earlier try

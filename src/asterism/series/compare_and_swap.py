@@ -23,10 +23,9 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 
 from asterism.core.backoff import retry_delay
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, Struct, field
 from asterism.core.series.machine import SCHEMA, Item, Series, UnreadableSeries
 from asterism.series.register import (
     OutcomeUnknown,
@@ -74,8 +73,7 @@ class Contended(SeriesError):
         )
 
 
-@dataclass
-class UpdateCounts:
+class UpdateCounts(Struct):
     """What happened during updates, added up over all of them."""
 
     swaps: int = 0
@@ -93,8 +91,7 @@ class UpdateCounts:
     """Items that became active from the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record):
     """The series ``before`` and ``after`` an update; the same object if nothing ``changed``.
 
     ``token`` identifies ``after`` in the register. ``promoted`` is the item that became active from the queue."""
@@ -107,8 +104,7 @@ class Outcome:
     promoted: Item | None = None
 
 
-@dataclass(frozen=True)
-class RetryOptions:
+class RetryOptions(Record):
     """How often and how long to try.
 
     With ``tries`` 0 there is no limit but the ``deadline``, in seconds from the start; None for no deadline."""

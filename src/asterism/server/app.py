@@ -7,20 +7,18 @@ such as the page, go into ``more``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 
-from asterism.api.local.problem_statuses import request_model
-from asterism.api.operation import Operation, path_fields
+from asterism.api.operation import NoFields, Operation
 from asterism.api.operations import OPERATIONS
-from asterism.base.http_limits import RequestRefused
 from asterism.base.text import plain_name
 from asterism.server import service_routes
-from asterism.server.endpoint import Call, Endpoint, EndpointApp, NoModel, ServerState
+from asterism.server.endpoint import Call, Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
 from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
@@ -93,16 +91,10 @@ HEAVY = ("copy_plan", "draw_plan", "explain_plan", "list_files", "show_plan", "s
 
 def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
     """The endpoint that checks a request and calls its operation, in the name of the caller."""
-    names = path_fields(operation.path)
-    model, hints = request_model(operation, without=names), get_type_hints(operation.request)
-    numbers = [name for name in names if hints.get(name) is int]
     in_query = operation.method in ("GET", "DELETE")
 
     async def handle(call: Call) -> Any:
-        fields: dict[str, Any] = {**vars(call.query if in_query else call.body), **call.path}
-        for name in numbers:
-            fields[name] = _number(name, call.path[name])
-        return await call.system.call(operation, operation.request(**fields))
+        return await call.system.call(operation, call.query if in_query else call.body)
 
     return Endpoint(
         operation.method,
@@ -110,8 +102,8 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
         handle,
         operation.text,
         needs=operation.needs,
-        query=model if in_query else NoModel,
-        body=None if in_query else model,
+        query=operation.fields if in_query else NoFields,
+        body=None if in_query else operation.fields,
         answer=operation.answer,
         status=operation.status,
         edits=operation.edits,
@@ -121,13 +113,5 @@ def endpoint_of(operation: Operation[Any, Any, Any]) -> Endpoint:
     )
 
 
-def _number(name: str, text: str) -> int:
-    """A number in the path. Raises RequestRefused."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise RequestRefused(404, f"the number of a {name} is a whole number")
-    return int(text)
-
-
 OPERATION_ENDPOINTS = tuple(endpoint_of(operation) for operation in OPERATIONS.values())
-"""Those of all operations, in the order of the documentation. They are made at the import, before an event loop runs:
-the models of the requests take some tenths of a second."""
+"""Those of all operations, in the order of the documentation."""

@@ -20,20 +20,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from asterism.api.credentials import Credential, ScopeMissing
 from asterism.api.local.audited import record_refusal
 from asterism.api.local.edit_handlers import EditedPlans
-from asterism.api.local.problem_statuses import checked_name, request_violations
-from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, path_fields
+from asterism.api.local.problem_statuses import InvalidRequest, checked_name, read_request
+from asterism.api.operation import API, KEY_HEADER, LARGEST_BODY, NoFields, path_fields
 from asterism.api.operations import OPERATIONS
+from asterism.api.request import Request as Fields
 from asterism.api.system import Actor, LocalSystem, Proposer
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.core.record import UNKNOWN, Mistake, encode_json
 from asterism.fleet.audit_log import AuditLog
 from asterism.fleet.fleet import Fleet
 from asterism.server.event_stream import FleetFeed, PlanFeeds
@@ -68,10 +68,6 @@ class Unsettled(Exception):
     def __init__(self, response: Response) -> None:
         self.response = response
         super().__init__()
-
-
-class NoModel(BaseModel, extra="forbid"):
-    """The body or the query of a request that has none."""
 
 
 @dataclass
@@ -231,7 +227,7 @@ Handler = Callable[[Call], Awaitable[Any]]
 class Endpoint:
     """``path`` is below the prefix of the API, except if it is ``absolute``. ``needs`` is what the caller's scopes have
     to satisfy (api/credentials.py), with parameters of the path in braces; None if everybody may call it. ``edits``
-    counts against the edits per minute. ``answer`` is the JSON schema of the answer, or a model of it; ``media`` its
+    counts against the edits per minute. ``answer`` is the class of the answer, or its JSON schema; ``media`` its
     type if it is not JSON."""
 
     method: str
@@ -239,8 +235,8 @@ class Endpoint:
     handler: Handler
     summary: str
     needs: str | None = "observe"
-    query: type[BaseModel] = NoModel
-    body: type[BaseModel] | None = None
+    query: type[Fields] = NoFields
+    body: type[Fields] | None = None
     answer: Any = None
     status: int = 200
     media: str = "application/json"
@@ -275,7 +271,7 @@ class DocumentResponse(JSONResponse):
     """A document as JSON."""
 
     def render(self, content: Any) -> bytes:
-        return to_json(content)
+        return encode_json(content)
 
 
 class EndpointApp:
@@ -321,20 +317,17 @@ class EndpointApp:
             if endpoint.edits:
                 server.gate.count_edit(caller)
         call = Call(request, server, caller, server.system_of(caller, request=request), path)
-        try:
-            call.query = endpoint.query.model_validate(_query(request))
-            if endpoint.body is not None:
-                body, size = await _json_body(request, server, caller)
-                call.body = endpoint.body.model_validate(body)
-                if caller is not None and self._stores(call):
-                    await server.count_stored(caller, size)
-        except ValidationError as error:
-            return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
+        call.query = _fields(endpoint.query, _query(request), path)
+        if endpoint.body is not None:
+            body, size = await _json_body(request, server, caller)
+            call.body = _fields(endpoint.body, body, path)
+            if caller is not None and self._stores(call):
+                await server.count_stored(caller, size)
         async with server.while_serving():
             key = request.headers.get(KEY_HEADER)
             if key is None or caller is None or endpoint.method == "GET":
                 return await self._handle(call)
-            words = [f"{endpoint.method} {endpoint.path}".encode(), *map(to_json, (path, call.query, call.body))]
+            words = [f"{endpoint.method} {endpoint.path}".encode(), *map(encode_json, (path, call.query, call.body))]
             keyed = KeyedRequest.of(caller.id, key, *words)
             return await server.kept_answers.answer(keyed, lambda: self._settled(call), secret=endpoint.secret)
 
@@ -404,6 +397,23 @@ def in_time(request: Request, send: Send) -> Send:
         await timed({**message, "body": b""})
 
     return in_parts
+
+
+def _fields(kind: type[Fields], given: Any, path: Mapping[str, str]) -> Fields:
+    """The fields of a request, some of which its path gives. Raises InvalidRequest, and RequestRefused for a path that
+    can name nothing."""
+    if not isinstance(given, Mapping):
+        return read_request(kind, given)
+    in_path = {name: value for name, value in path.items() if name in kind.__struct_fields__}
+    if twice := sorted(in_path.keys() & given.keys()):
+        raise InvalidRequest([Mistake((name,), "the path has it already", UNKNOWN) for name in twice])
+    try:
+        return read_request(kind, {**given, **in_path})
+    except InvalidRequest as error:
+        for mistake in error.mistakes:
+            if mistake.place and mistake.place[0] in in_path:
+                raise RequestRefused(404, f"there is no such {mistake}") from None
+        raise
 
 
 def _query(request: Request) -> dict[str, str]:

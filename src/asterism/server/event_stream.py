@@ -24,6 +24,7 @@ from asterism.api.local.plan_handlers import parse_position
 from asterism.api.local.run_handlers import notice_document
 from asterism.base.clock import beside
 from asterism.core.json_values import JsonObject
+from asterism.core.record import asdict
 from asterism.core.run.run import Run
 from asterism.durable.plan_history import EVENTS_PER_READ, PlanEvent, PlanFollower, Position
 from asterism.fleet.fleet import Fleet
@@ -367,14 +368,14 @@ class FleetFeed:
         self._runs = {run.id: run.revision for run in snapshot.runs}
         events = [("run", _run_event(run, labels[run.id])) for run in changed]
         for session in sessions:
-            shown = vars(device_document(session, now, ranks, snapshot.coordinator))
+            shown = asdict(device_document(session, now, ranks, snapshot.coordinator))
             kept = {name: value for name, value in shown.items() if name not in IGNORED}
             if self._devices.get(session.device) != kept:
                 self._devices[session.device] = kept
                 events.append(("device", shown))
         for number, notice in notices:
             self._notices = number
-            events.append(("notice", {**vars(notice_document(number, notice)), "notice": notice.kind}))
+            events.append(("notice", {**asdict(notice_document(number, notice)), "notice": notice.kind}))
         return events
 
 

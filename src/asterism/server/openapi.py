@@ -1,24 +1,22 @@
-"""The OpenAPI 3.1 document of the API, generated from the table of endpoints and the models of their documents."""
+"""The OpenAPI 3.1 document of the API, generated from the table of endpoints and their records."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import JsonSchemaMode
 
 from asterism import __version__
 from asterism.api import documents
 from asterism.core.json_values import JsonObject
-from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.core.record import schema, schemas
+from asterism.server.endpoint import Call, Endpoint
 from asterism.server.problems import MEDIA_TYPE
 
-REF = "#/components/schemas/{model}"
+REF = "#/components/schemas/{name}"
 PARAMETER = {"type": "string", "minLength": 1, "maxLength": 500}
-PROBLEM = {"$ref": REF.format(model="Problem")}
+PROBLEM = {"$ref": REF.format(name="Problem")}
 
 PROBLEMS = {
     "400": "The request cannot be read.",
@@ -42,22 +40,22 @@ PROBLEMS = {
 
 def openapi_document(endpoints: Sequence[Endpoint]) -> JsonObject:
     """The document of these endpoints."""
-    described: dict[tuple[Any, JsonSchemaMode], None] = {(documents.Problem, "serialization"): None}
+    kinds = [documents.Problem, *(kind for endpoint in endpoints for kind in _records(endpoint))]
+    references, definitions = schemas(kinds, REF)
+    named = dict(zip(kinds, references, strict=True))
     for endpoint in endpoints:
-        described |= {(endpoint.answer, "serialization"): None} if _is_document(endpoint.answer) else {}
-        described |= {(endpoint.body, "validation"): None} if endpoint.body is not None else {}
-    adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
-    adapters = [(model, mode, TypeAdapter(model)) for model, mode in described]
-    named, definitions = TypeAdapter.json_schemas(adapters, ref_template=REF)
+        if endpoint.body is not None:
+            definition = definitions[named[endpoint.body]["$ref"].rpartition("/")[2]]
+            definition.update(_without_path(definition, endpoint))
     paths: dict[str, JsonObject] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(endpoint, named)
+        paths.setdefault(endpoint.full_path, {})[endpoint.method.lower()] = _operation(endpoint, named, definitions)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Asterism", "version": __version__, "description": __doc__.splitlines()[0]},
         "paths": paths,
         "components": {
-            "schemas": definitions["$defs"],
+            "schemas": definitions,
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "`asterism token create` makes one."},
                 "session": {"type": "apiKey", "in": "cookie", "name": "asterism_session"},
@@ -67,13 +65,30 @@ def openapi_document(endpoints: Sequence[Endpoint]) -> JsonObject:
     }
 
 
-def _operation(endpoint: Endpoint, named: Any) -> JsonObject:
+def _records(endpoint: Endpoint) -> Iterator[Any]:
+    if _is_document(endpoint.answer):
+        yield endpoint.answer
+    if endpoint.body is not None:
+        yield endpoint.body
+
+
+def _without_path(definition: JsonObject, endpoint: Endpoint) -> JsonObject:
+    """The fields of a request, and those that are required, without those in its path."""
+    return {
+        "properties": {
+            name: part for name, part in definition["properties"].items() if name not in endpoint.parameters
+        },
+        "required": [name for name in definition["required"] if name not in endpoint.parameters],
+    }
+
+
+def _operation(endpoint: Endpoint, named: Any, definitions: JsonObject) -> JsonObject:
     operation: JsonObject = {
         "operationId": endpoint.name or re.sub(r"\W+", "_", f"{endpoint.method.lower()} {endpoint.path}").strip("_"),
         "summary": endpoint.summary,
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": PARAMETER} for name in endpoint.parameters),
-            *_query_parameters(endpoint.query),
+            *_query_parameters(endpoint),
         ],
         "responses": {str(endpoint.status): _answer(endpoint, named), **_problems(endpoint)},
         "security": [] if endpoint.needs is None else [{"token": []}, {"session": [], "page": []}],
@@ -81,9 +96,9 @@ def _operation(endpoint: Endpoint, named: Any) -> JsonObject:
     if endpoint.needs is not None:
         operation["x-needs"] = endpoint.needs
     if endpoint.body is not None:
-        schema = named[(endpoint.body, "validation")]
-        required = bool(endpoint.body.model_json_schema().get("required"))
-        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
+        reference = named[endpoint.body]
+        required = bool(definitions[reference["$ref"].rpartition("/")[2]]["required"])
+        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": reference}}}
     return operation
 
 
@@ -91,8 +106,7 @@ def _answer(endpoint: Endpoint, named: Any) -> JsonObject:
     if endpoint.media != "application/json":
         return {"description": endpoint.summary, "content": {endpoint.media: {"schema": {"type": "string"}}}}
     if _is_document(endpoint.answer):
-        schema = named[(endpoint.answer, "serialization")]
-        return {"description": endpoint.summary, "content": {"application/json": {"schema": schema}}}
+        return {"description": endpoint.summary, "content": {"application/json": {"schema": named[endpoint.answer]}}}
     if endpoint.answer is None:
         return {"description": endpoint.summary}
     return {"description": endpoint.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
@@ -105,30 +119,25 @@ def _problems(endpoint: Endpoint) -> JsonObject:
     if endpoint.path == "/health":
         problems["503"] = {
             "description": "The store does not answer.",
-            "content": {"application/json": {"schema": {"$ref": REF.format(model="Health")}}},
+            "content": {"application/json": {"schema": {"$ref": REF.format(name="Health")}}},
         }
     if endpoint.path.endswith("/move"):
         problems["202"] = {
             "description": "The device has not handed the run back yet; the move goes on.",
-            "content": {"application/json": {"schema": {"$ref": REF.format(model="Run")}}},
+            "content": {"application/json": {"schema": {"$ref": REF.format(name="Run")}}},
         }
     return problems
 
 
-def _query_parameters(query: type[BaseModel]) -> list[JsonObject]:
-    if query is NoModel:
-        return []
-    schema = query.model_json_schema(mode="validation")
-    required = schema.get("required", ())
+def _query_parameters(endpoint: Endpoint) -> list[JsonObject]:
+    described = _without_path(schema(endpoint.query), endpoint)
     parameters = []
-    for name, property_schema in schema["properties"].items():
+    for name, part in described["properties"].items():
         # a parameter that is absent is never null
-        shown = {key: value for key, value in property_schema.items() if key not in ("anyOf", "default", "title")}
-        alternatives = [
-            alternative for alternative in property_schema.get("anyOf", ()) if alternative.get("type") != "null"
-        ]
+        shown = {key: value for key, value in part.items() if key not in ("anyOf", "default")}
+        alternatives = [option for option in part.get("anyOf", ()) if option.get("type") != "null"]
         merged = {**(alternatives[0] if alternatives else {}), **shown}
-        parameters.append({"name": name, "in": "query", "required": name in required, "schema": merged})
+        parameters.append({"name": name, "in": "query", "required": name in described["required"], "schema": merged})
     return parameters
 
 

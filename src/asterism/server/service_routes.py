@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from asterism import __version__
 from asterism.api import documents
 from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, Credential, LoginRefused, allows
+from asterism.api.documents import Doc
 from asterism.api.local.edit_handlers import check_size, read_batch
 from asterism.api.local.fleet_handlers import metrics_families
-from asterism.api.operation import READ, path_fields
+from asterism.api.operation import READ, Line, Name, Number, path_fields
 from asterism.api.operations import OPERATIONS, Operations
-from asterism.api.plan_operations import MAX_EDITS
+from asterism.api.plan_operations import MAX_EDITS, Opened
+from asterism.api.request import Request
 from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
+from asterism.core.record import Meta, encode
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import read_plan
@@ -33,8 +35,8 @@ from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
 
-class LoginQuery(BaseModel, extra="forbid"):
-    code: str = Field(max_length=100)
+class LoginQuery(Request):
+    code: Line
 
 
 async def health(call: Call) -> Response:
@@ -57,8 +59,8 @@ async def me(call: Call) -> Any:
     return {**shown, "logout": None}
 
 
-class PermissionsQuery(BaseModel, extra="forbid"):
-    plan: str | None = Field(None, min_length=1, max_length=500, description="Also the operations on this plan.")
+class PermissionsQuery(Request):
+    plan: Annotated[Name | None, Doc("Also the operations on this plan.")] = None
 
 
 async def list_permissions(call: Call) -> Any:
@@ -86,7 +88,7 @@ LOG_IN, LOG_OUT = "log_in", "log_out"
 
 async def _record(call: Call, what: str, caller: Credential) -> None:
     actor, at = call.server.actor_of(caller, call.request), call.fleet.store.clock()
-    await call.server.audit_log.append(AuditEntry(at, operation=what, outcome=DONE, **vars(actor)))
+    await call.server.audit_log.append(AuditEntry(at, operation=what, outcome=DONE, **encode(actor)))
 
 
 async def login(call: Call) -> Response:
@@ -140,8 +142,8 @@ async def metrics(call: Call) -> Response:
 POSITION = r"^\d{1,19}(\.\d{1,19})?$"
 
 
-class FollowQuery(BaseModel, extra="forbid"):
-    after: str | None = Field(None, pattern=POSITION, description="A `position`; default: from now on.")
+class FollowQuery(Request):
+    after: Annotated[Annotated[str, Meta(pattern=POSITION)] | None, Doc("A `position`; default: from now on.")] = None
 
 
 async def follow_plan(call: Call) -> Any:
@@ -159,25 +161,25 @@ async def follow_fleet(call: Call) -> Any:
 # -- the layout of a plan for the page ---------------------------------------------------------------------------------
 
 
-class OpenedQuery(BaseModel, extra="forbid"):
-    opened: str = Field("", max_length=10_000, description="Large groups whose tasks are shown, between `|`.")
+class OpenedQuery(Request):
+    opened: Opened = ""
 
 
 class LayoutQuery(OpenedQuery):
-    version: int | None = Field(None, ge=0, le=999_999_999, description="Default: the newest.")
+    version: Annotated[Number | None, Doc("Default: the newest.")] = None
 
 
-class PlannedEdits(BaseModel, extra="forbid"):
-    edits: list[JsonObject] = Field(max_length=MAX_EDITS)
+class PlannedEdits(Request):
+    edits: Annotated[list[JsonObject], Meta(max_length=MAX_EDITS)]
 
 
-class BentEdge(BaseModel):
+class BentEdge(documents.Document):
     source: str
     target: str
     points: list[tuple[float, float]]
 
 
-class Layout(BaseModel):
+class Layout(documents.Document):
     """Places in pixels: ``nodes`` has the centre of each task and its layer, ``edges`` the bends of dependencies that
     pass layers."""
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from asterism.core.record import replace
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import ENDED, Session
 from asterism.core.run.transitions import release, release_hold

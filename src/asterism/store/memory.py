@@ -22,7 +22,6 @@ import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 
 from asterism.core.json_values import NOTHING
 from asterism.core.limits import LimitedRuns
+from asterism.core.record import replace
 from asterism.core.run.run import OWNED, RETRY_KEYS, Run, RunStatus
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session

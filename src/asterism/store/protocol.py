@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import LimitedRuns
-from asterism.core.record_codec import Record
+from asterism.core.record import Record
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.store_errors import CorruptRecord, StoreError
@@ -51,16 +50,14 @@ NOTIFIED = "notified"
 # -- writes ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PutRun:
+class PutRun(Record):
     """Write a run. ``expected`` is the revision it replaces; None for a run that must not exist yet."""
 
     run: Run
     expected: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PutCopy:
+class PutCopy(Record):
     """Write a run as a peer recorded it, and leave it to that peer: no device here is offered it, it does not expire
     here, and its owner is never an orphan's. The next PutRun of the run makes it this store's own again. Needs a feed
     that is started. If the run has ended, the store remembers when it first saw that: ``ended_at`` is by another clock.
@@ -75,8 +72,7 @@ class PutCopy:
     same: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PutSession:
+class PutSession(Record):
     """Write a session, except for ``used``, which the store counts, and ``beat_at``, which is the store's own clock
     when a session is first written and at each heartbeat; a time in the future becomes now, since the clock was set
     back. A session abroad has no heartbeats here: each write counts as one."""
@@ -85,8 +81,7 @@ class PutSession:
     expected: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PutRegister:
+class PutRegister(Record):
     """Write a small document under a key; the value None removes it. A register that was removed and is written again
     begins at revision 1, so never remove one that several processes may change at once."""
 
@@ -102,24 +97,21 @@ FILE_USES = "uses-files/"
 """Prefix of the keys of registers that keep files of tasks for as long as they exist. The value is their manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectSession:
+class ExpectSession(Record):
     """Write nothing: the commit happens only if no heartbeat of this session arrived since ``revision``."""
 
     session: str
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectRegister:
+class ExpectRegister(Record):
     """Write nothing: the commit happens only if the register is at ``revision``."""
 
     key: str
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class Notice(Record, checked=True):
+class Notice(Record, forbid_unknown_fields=True):
     """A message for people that is not a change of a record, such as a result that came too late."""
 
     at: float
@@ -139,8 +131,7 @@ class StoredChunk(NamedTuple):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class PutLog:
+class PutLog(Record):
     """Write a part of the log of a run: chunks, in place of those with the same number. Writing it twice changes
     nothing. The run must exist; its log is deleted with it.
 
@@ -153,8 +144,7 @@ class PutLog:
     drop: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PutPriority:
+class PutPriority(Record):
     """Change the priority of a run that the same batch writes with ``PutRun`` or ``PutCopy``, and so its place in the
     queue. Those alone leave it as it was, since it hardly ever changes."""
 
@@ -162,8 +152,7 @@ class PutPriority:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class PutPlan:
+class PutPlan(Record):
     """Write the summary of a plan, in place of the one before. A plan is a register whose key begins with ``PLANS``: it
     is listed from the first write of that register on. Each write of the register forgets the summary, so a batch that
     writes both writes the summary last.
@@ -215,8 +204,7 @@ INDEXED = ("batch", "series", "device", "workflow")
 """Fields of a query that have an index in the order of ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(Record):
     """Runs that satisfy every condition that is given, oldest first unless ``newest``.
 
     :param offered: whether a device may take it now, as soon as its limits have room. A copy that is left to a peer is
@@ -272,8 +260,7 @@ class Query:
         return next(names, "open" if self.only_open else None)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanQuery:
+class PlanQuery(Record):
     """Plans that satisfy every condition that is given, the newest first.
 
     :param states: the state is one of these. A plan that has not ended is ``cancelling`` if that is asked for or begun,
@@ -306,8 +293,7 @@ class PlanQuery:
         return until if self.after is None else min(until, self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class TakeRequest:
+class TakeRequest(Record):
     """What a device with a free slot asks for: up to ``limit`` offered runs, the most urgent first, of any kind except
     ``not_kinds``. With ``above``, only runs of a higher priority than that."""
 

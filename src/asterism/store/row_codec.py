@@ -3,9 +3,6 @@
 A field that queries search for has a column of its own. The rest of a run is one JSON text, ``state``, which leaves out
 fields with default values.
 
-Every write passes here, so this is written for speed: each part of a run is encoded once. A story only grows, and its
-text is remembered with the record (``_told``), so that the next record encodes only the new entries.
-
 JSON as stores write it is compact, in ASCII, without NaN, by an encoder that is made once.
 """
 
@@ -15,15 +12,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import AsterismError
-from asterism.core.history import Entry
-from asterism.core.json_values import NOTHING
 from asterism.core.limits import LimitedRuns, uses_of
-from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
+from asterism.core.record import decode, encode, part_of
+from asterism.core.run.run import UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk
 from asterism.store.store_errors import CorruptRecord
@@ -111,59 +106,15 @@ OFFERED_TO_ALL, LIMITED = 1, 2
 COLUMNS = (*FIXED, *MOVING)
 """All columns."""
 
-_TIMES = ("assigned_at", "claimed_at", "started_at")
-_TEXTS = ("retry_of", "paused", "stop_requested_by", "files", "error", "traceparent")
-"""Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
+_IN_STATE = tuple(name for name in Run.__struct_fields__ if name not in (*COLUMNS, "admitted", "output"))
+_State = part_of(Run, _IN_STATE)
+"""The fields without a column of their own, but the output, which may be any JSON."""
 
-_EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
-"""… those with another empty default …"""
-
-_MAPPINGS = ("declined",)
-"""… and those that are mappings, of any type. ``scores`` is one, too, and most runs have some."""
-
-_RARE: dict[str, Any] = {
-    **dict.fromkeys((*_TEXTS, "progress")),
-    **_EMPTY,
-    **dict.fromkeys(_MAPPINGS, NOTHING),
-    "keep": "epoch",
-    "superseded": (),
-}
-"""Fields that have their default in most runs, which one comparison shows: ``_rare(fields) == _COMMON``."""
-
-_written_once = itemgetter(*FIXED[:-1])
+_state = attrgetter(*_IN_STATE)
+_written_once = attrgetter(*FIXED[:-1])
 """All columns that are written once but the last, which is the input."""
 
-_grant = itemgetter("created_by", "assigned_by", *_TIMES)
-_rare = itemgetter(*_RARE)
-_beside_output = itemgetter("story", "created_by", "assigned_by", *_TIMES, "scores", *_RARE)
-"""All that is in ``state`` but the output."""
-
-
-class _Memo:
-    """A cache of one entry each, for runs that are written or read together. An entry is replaced as a whole, so
-    threads may share it.
-
-    ``written`` is what ``_state`` has written last: its key, the text before and after the output, and the text of the
-    story. ``created`` is the last ``state`` of a new run that ``_state_fields`` has read."""
-
-    __slots__ = ("created", "written")
-
-    def __init__(self) -> None:
-        self.written: tuple[tuple[Any, ...], str, str, Any] = ((), "", "", None)
-        self.created: tuple[str, dict[str, Any]] = ("", {})
-
-
-_memo = _Memo()
-
-_COMMON = tuple(_RARE.values())
-_blank = BLANK.__dict__.copy
-"""Makes the fields of a run with default values, to be filled from a row."""
-
 _STATUSES = {str(status): status for status in RunStatus}
-_STORY = '"story":['
-_NO_STORY_TEXT: tuple[tuple[Entry, ...], str] = ((), "")
-_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
-_make_entry = tuple.__new__  # the same as Entry(…), without the cost of its constructor
 _LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
@@ -231,8 +182,13 @@ def moving(run: Run) -> tuple[Any, ...]:
         run.not_before,
         run.waiting_since,
         run.ended_at,
-        _state(run.__dict__),
+        _state_text(run),
     )
+
+
+def _state_text(run: Run) -> str:
+    state = encode(_State(*_state(run)))
+    return to_text(state if run.output is None else {"output": run.output, **state})
 
 
 def offer_of(run: Run) -> int:
@@ -240,100 +196,6 @@ def offer_of(run: Run) -> int:
     if not run.offered:
         return 0
     return OFFERED_TO_ALL if run.uses is None else LIMITED
-
-
-def _state(fields: dict[str, Any]) -> str:
-    """Return the fields without a column of their own as JSON, with the story at the end. Runs that a device takes
-    together differ at most in their output, so what the last one had is remembered."""
-    key, head, rest, told = _memo.written
-    same = _beside_output(fields)
-    if same == key:
-        fields["_told"] = told
-    else:
-        head, rest = _head(*_grant(fields)), ""
-        if scores := fields["scores"]:
-            rest = f",{_scores_text(scores)}"
-        if _rare(fields) != _COMMON and (more := _uncommon(fields)):
-            rest = f"{rest},{more}"
-        rest = f"{rest},{_STORY}{_story_text(fields)}]}}"
-        if "_told" in fields:
-            _memo.written = (same, head, rest, fields["_told"])
-    value = fields["output"]
-    return f"{head}{rest}" if value is None else f'{head},"output":{to_text(value)}{rest}'
-
-
-@lru_cache(1024)
-def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str:
-    """Return the beginning of ``state``: creator, assigner and times. It is the same in all records of one assignment,
-    and in all runs that a device takes at one time."""
-    text = f'{{"created_by":{_quoted(created_by)}'
-    for name, value in zip(_TIMES, times, strict=True):
-        if value is not None:
-            text = f'{text},"{name}":{_number(value)}'
-    return text if assigned_by is None else f'{text},"assigned_by":{_quoted(assigned_by)}'
-
-
-def _uncommon(fields: dict[str, Any]) -> str:
-    parts = [f'"{name}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
-    if (value := fields["progress"]) is not None:
-        parts.append(f'"progress":{to_text(value)}')
-    for name in _EMPTY:
-        if value := fields[name]:
-            parts.append(f'"{name}":{to_text(value)}')
-    for name in _MAPPINGS:
-        if value := fields[name]:
-            parts.append(f'"{name}":{to_text(dict(value))}')
-    if fields["superseded"] or fields["keep"] != "epoch":
-        parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{to_text(fields["superseded"])}')
-    return ",".join(parts)
-
-
-def _scores_text(scores: Mapping[str, float]) -> str:
-    if len(scores) == 1:
-        [(device, score)] = scores.items()
-        return _own_score_text(device, score)
-    return f'"scores":{to_text(dict(scores))}'
-
-
-@lru_cache(1024)
-def _own_score_text(device: str, score: float) -> str:
-    """The score of a device that took a run itself. Many of its runs have the same one."""
-    return f'"scores":{{{_quoted(device)}:{_number(score)}}}'
-
-
-def _story_text(fields: dict[str, Any]) -> str:
-    """Return the entries of the story as JSON. The text of the first ones is remembered."""
-    story = fields["story"]
-    before: tuple[Entry, ...]
-    text: str
-    before, text = fields.get("_told", _NO_STORY_TEXT)
-    known = len(before)
-    new = story[known:]
-    if story[:known] != before:
-        new, text = story, ""
-    if new:
-        more = _entry(new[0]) if len(new) == 1 else _entries(new)
-        text = f"{text},{more}" if text else more
-        fields["_told"] = (story, text)
-    return text
-
-
-@lru_cache(64)
-def _entries(several: tuple[Entry, ...]) -> str:
-    """Entries as JSON. A device adds the same entries to all runs that it takes at one time."""
-    return ",".join(map(_entry, several))
-
-
-def _entry(entry: Entry) -> str:
-    at, what, _, why = entry
-    return f"[{_number(at)},{_quoted(what)},{_quoted(why)}]"
-
-
-@lru_cache(1024)
-def _number(value: float) -> str:
-    """A number as JSON. Cached, since everything in one step has the same time, and the shortest text is slow to
-    find."""
-    return repr(value) if type(value) is float and isfinite(value) else to_text(value)
 
 
 def _avoided(names: tuple[str, ...]) -> str:
@@ -346,11 +208,7 @@ def _avoided(names: tuple[str, ...]) -> str:
 
 def fixed(run: Run) -> tuple[Any, ...]:
     """Return the values of the columns that are written once, in the order of FIXED."""
-    return (*_written_once(run.__dict__), _input_text(run))
-
-
-def _input_text(run: Run) -> str:
-    return to_text(run.input if type(run.input) is dict else dict(run.input))
+    return (*_written_once(run), to_text(dict(run.input)))
 
 
 def row_of(run: Run) -> tuple[Any, ...]:
@@ -374,163 +232,33 @@ def batch_parts(rows: Sequence[Sequence[Any]]) -> list[BatchPart]:
         raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
-_WHOLE: set[type] = {int}
-_NUMBER: set[type] = {int, float}
-_TEXT: set[type] = {str}
-_TYPES: dict[str, set[type]] = {
-    "id": _TEXT,
-    "workflow": _TEXT,
-    "version": _WHOLE,
-    "created_at": _NUMBER,
-    "priority": _WHOLE,
-    "timeout": _NUMBER,
-    "input": _TEXT,
-    "revision": _WHOLE,
-    "status": _TEXT,
-    "epoch": _WHOLE,
-    "avoid": _TEXT,
-    "offered": _WHOLE | {bool},
-    "due_at": _NUMBER | {type(None)},
-    "not_before": _NUMBER,
-    "waiting_since": _NUMBER | {type(None)},
-    "ended_at": _NUMBER | {type(None)},
-    "state": _TEXT,
-}
-"""The types of columns; those of all others are text or nothing. SQLite stores any type in any column."""
-
-_COLUMN_TYPES = tuple(_TYPES.get(name, _TEXT | {type(None)}) for name in COLUMNS)
-
-
-@lru_cache(maxsize=256)
-def _mistyped(types: tuple[type, ...]) -> str | None:
-    """The first column whose value has another type than it may have. Most rows have one of a few combinations."""
-    for name, allowed, actual in zip(COLUMNS, _COLUMN_TYPES, types, strict=True):
-        if actual not in allowed:
-            return f"{name} is of type {actual.__name__}"
-    return None
-
-
 def run_of(row: Sequence[Any]) -> Run:
     """Return the run in a row with the columns COLUMNS, or in a record. Raises CorruptRecord."""
     try:
-        if (mistake := _mistyped(tuple(map(type, row)))) is not None:
-            raise TypeError(mistake)
-        fields = _blank()
-        (
-            fields["id"],
-            fields["workflow"],
-            fields["version"],
-            fields["created_at"],
-            fields["series"],
-            fields["key"],
-            fields["priority"],
-            fields["pinned"],
-            fields["timeout"],
-            fields["label"],
-            fields["batch"],
-            fields["uses"],
-            input_text,
-            fields["revision"],
-            status,
-            fields["epoch"],
-            fields["device"],
-            fields["session"],
-            fields["stop_request"],
-            avoid,
-            _,
-            fields["due_at"],
-            fields["not_before"],
-            fields["waiting_since"],
-            fields["ended_at"],
-            text,
-        ) = row
-        fields.update(_state_fields(text))
-        fields["input"] = from_text(input_text)
+        fields = dict(zip(COLUMNS, row, strict=True))
+        offered, state = fields.pop("offered"), from_text(fields.pop("state"))
+        if type(offered) not in (int, bool) or not state.keys() <= _STATE_FIELDS:
+            raise TypeError("it has other fields than those of a run")
+        fields["input"] = from_text(fields["input"])
         if type(fields["input"]) is not dict:
             raise TypeError("its input is not an object")
-        fields["status"] = _STATUSES[status]
-        if avoid:
-            fields["avoid"] = tuple(avoid[1:-1].split("|"))
-        if fields["uses"] is not None and not uses_of(fields["uses"]):
+        fields["avoid"] = fields["avoid"][1:-1].split("|") if fields["avoid"] else ()
+        run = decode(Run, {**fields, **state})
+        if run.uses is not None and not uses_of(run.uses):
             raise TypeError("its uses are not the amounts of limits")
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
-    run: Run = object.__new__(Run)
-    object.__setattr__(run, "__dict__", fields)
     return run
 
 
-_ANY_TEXT = _TEXT | {type(None)}
-_STATE_TYPES: dict[str, set[type]] = {
-    "story": {list},
-    "created_by": _TEXT,
-    "assigned_by": _ANY_TEXT,
-    **dict.fromkeys(_TIMES, _NUMBER | {type(None)}),
-    **dict.fromkeys(_TEXTS, _ANY_TEXT),
-    "output": {dict, list, str, int, float, bool, type(None)},
-    "progress": {list, type(None)},
-    "held": {bool},
-    "cancelled": {bool},
-    "admitted": {bool},
-    **dict.fromkeys(("failures", "losses", "rounds"), _WHOLE),
-    "previous": {list},
-    "superseded": {list},
-    "declined": {dict},
-    "scores": {dict},
-    "keep": _TEXT,
-}
-"""The types of the fields in ``state``."""
-
-
-def _object(value: Any, types: Mapping[str, set[type]]) -> dict[str, Any]:
-    """A JSON value that is an object whose fields have these types. Raises TypeError."""
-    if type(value) is not dict:
-        raise TypeError(f"it is not an object but a {type(value).__name__}")
-    for name, field_value in value.items():
-        if type(field_value) not in types.get(name, ()):
-            raise TypeError(f"{name} is of type {type(field_value).__name__}")
-    return value
-
-
-def _state_fields(text: str) -> dict[str, Any]:
-    """Return the fields in a ``state``, for one run or several: nobody may change the dictionary."""
-    known, known_fields = _memo.created
-    if text == known:
-        return known_fields
-    fields: dict[str, Any] = _object(from_text(text), _STATE_TYPES)
-    start = text.rfind(_STORY)
-    as_written = start >= 0 and next(reversed(fields)) == "story"  # not reordered by a database
-    story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in fields["story"]])
-    fields["story"] = story
-    if "previous" in fields:
-        fields["previous"] = tuple([Assignment(*values) for values in fields["previous"]])
-    if "progress" in fields:
-        fields["progress"] = Progress(*fields["progress"])
-    if "superseded" in fields:
-        fields["superseded"] = tuple([Superseded(*values) for values in fields["superseded"]])
-    new = len(fields) == 2  # creator and story: the same in all runs that were created together, and nothing mutable
-    if as_written:
-        fields["_told"] = (story, text[start + len(_STORY) : -2])
-    if new:
-        _memo.created = (text, fields)
-    return fields
+_STATE_FIELDS = frozenset({*_IN_STATE, "output"})
 
 
 # -- sessions and notices ----------------------------------------------------------------------------------------------
 
 SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "profile", "terms")
-_SESSION_TYPES = (_TEXT, _TEXT, _WHOLE, _TEXT, _WHOLE | {bool}, _NUMBER, _TEXT, _TEXT)
 _TERMS = ("joined_at", "host", "can", "slots", "backlog", "accepts", "timeout")
 """The fields of a session that are in ``terms``, as JSON."""
-_TERM_TYPES: dict[str, set[type]] = {
-    "joined_at": _NUMBER,
-    "host": _TEXT,
-    "can": {list},
-    "slots": _WHOLE,
-    "backlog": _WHOLE,
-    "accepts": _TEXT | {type(None)},
-    "timeout": _NUMBER,
-}
 
 
 def session_row(session: Session) -> tuple[Any, ...]:
@@ -543,20 +271,14 @@ def session_row(session: Session) -> tuple[Any, ...]:
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
     """Return the session in a row with the columns SESSION_COLUMNS. Raises CorruptRecord."""
     try:
-        for name, allowed, value in zip(SESSION_COLUMNS, _SESSION_TYPES, row, strict=False):
-            if type(value) not in allowed:
-                raise TypeError(f"{name} is of type {type(value).__name__}")
         fields = dict(zip(SESSION_COLUMNS, row, strict=False))
-        session_terms = _object(from_text(fields.pop("terms")), _TERM_TYPES)
-        if not all(type(capability) is str for capability in session_terms["can"]):
-            raise TypeError("can has other values than text")
-        fields |= {name: session_terms[name] for name in _TERMS}
-        fields |= {"can": frozenset(session_terms["can"]), "draining": bool(fields["draining"]), "used": used}
-        profile = from_text(fields["profile"])
-        if type(profile) is not dict:
-            raise TypeError("its profile is not an object")
-        return Session(**{**fields, "profile": profile})
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        session_terms = from_text(fields.pop("terms"))
+        if session_terms.keys() != {*_TERMS}:
+            raise TypeError("its terms have other fields than those of a session")
+        fields |= {**session_terms, "profile": from_text(fields["profile"])}
+        fields |= {"draining": bool(fields["draining"]), "used": used}
+        return decode(Session, fields)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
 
@@ -570,6 +292,9 @@ def stored_notice(text: str) -> Notice:
 
 # -- other rows --------------------------------------------------------------------------------------------------------
 
+
+_NUMBER: set[type] = {int, float}
+_TEXT: set[type] = {str}
 
 _OBJECTS = ("answer", "audit", "backfill", "coordinator", "credential", "event", "exchange", "gateway", "limit")
 _MORE_OBJECTS = ("limit-account", "login", "peer", "rejected", "settings", "store", "workflow", "workflow-version")
@@ -585,7 +310,7 @@ _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     "paused": {"why": _TEXT},
     "plan-turns": {"running": {list}, "waiting": {list}},
     "runner": {"at": _NUMBER},
-    "schedule": {"schema": _WHOLE, "name": _TEXT},
+    "schedule": {"schema": {int}, "name": _TEXT},
     "schedule-history": list,
     "schedule-plan": {"plan": {dict}},
     "store/id": {"id": _TEXT},
@@ -654,6 +379,16 @@ def registers_of(rows: Sequence[Any]) -> list[Register]:
     return readable(register_of, rows)
 
 
+def _object(value: Any, types: Mapping[str, set[type]]) -> dict[str, Any]:
+    """A JSON value that is an object whose fields have these types. Raises TypeError."""
+    if type(value) is not dict:
+        raise TypeError(f"it is not an object but a {type(value).__name__}")
+    for name, field_value in value.items():
+        if type(field_value) not in types.get(name, ()):
+            raise TypeError(f"{name} is of type {type(field_value).__name__}")
+    return value
+
+
 def _check_form(key: str, value: Any) -> None:
     """Raise KeyError or TypeError for a value that no register with this key has."""
     form = _FORMS.get(key) or _FORMS.get(key.partition("/")[0])
@@ -679,18 +414,11 @@ VARYING = ("id", "key", "input", "label")
 SHARED = tuple(name for name in COLUMNS if name not in VARYING)
 """The columns in which runs that are created together differ, and those that they share."""
 
-_shared_once = itemgetter(*(name for name in FIXED if name not in VARYING))
-_common = itemgetter(*(name for name in BLANK.__dict__ if name not in VARYING))
-"""The fields behind SHARED: those that are written once, and all of them."""
-
 FEWEST_GROUPED = 5
 """From how many runs on looking for what they share is worth it."""
 
-INPUT_TEXT = "_input_text"
-"""An attribute that a new run may have: its input, and the same as ``to_text`` encodes it, so that it need not be
-encoded again. It counts as long as the input is this very object."""
-
-_NO_TEXT = (None, "")
+_shared = itemgetter(*(place for place, name in enumerate(COLUMNS) if name not in VARYING))
+_varying = itemgetter(*map(COLUMNS.index, VARYING))
 
 
 class RunGroup(NamedTuple):
@@ -701,20 +429,12 @@ class RunGroup(NamedTuple):
 
 
 def grouped(runs: Sequence[Run]) -> list[RunGroup]:
-    """Return new runs in groups, in their order. What the runs of a group share is encoded once."""
+    """Return new runs in groups, in their order. What the runs of a group share is sent once."""
     groups: list[RunGroup] = []
-    known: tuple[Any, ...] | None = None
-    for run in runs:
-        fields = run.__dict__
-        common = _common(fields)
-        if common != known:
-            known = common
-            groups.append(RunGroup((*_shared_once(fields), *moving(run)), []))
-            add = groups[-1].rows.append
-        encoded, text = fields.get(INPUT_TEXT, _NO_TEXT)
-        if encoded is not fields["input"]:
-            text = _input_text(run)
-        add((fields["id"], fields["key"], text, fields["label"]))
+    for row in map(row_of, runs):
+        if not groups or groups[-1].shared != _shared(row):
+            groups.append(RunGroup(_shared(row), []))
+        groups[-1].rows.append(_varying(row))
     return groups
 
 

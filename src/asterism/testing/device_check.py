@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.record import replace
 from asterism.orchestrator.devices import Device, Work
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.result import Result

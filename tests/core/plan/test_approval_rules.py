@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from asterism.core.plan.edits import (
     WaitingEdit,
 )
 from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.record import replace
 
 
 def plan() -> Constellation:

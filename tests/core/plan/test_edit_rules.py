@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +10,6 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import EditRule
 
 
-@dataclass(frozen=True, slots=True)
 class Rule(EditRule):
     what = "a rule"
     shorthands: ClassVar = {"loud": {"loud": True}}

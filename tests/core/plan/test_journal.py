@@ -31,6 +31,7 @@ from asterism.core.plan.journal import (
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.task import Task
+from asterism.core.record import decode
 from tests.core.plan.test_plan_machine import LivingPlan, check, evaluate
 
 
@@ -394,7 +395,7 @@ def test_a_closed_cycle_is_written_and_read(cost: EditorCost | None) -> None:
     assert "outcome" not in cycle.to_json()
     cycle.cost = cost
     lock.close(cycle, 4.0, "accepted")
-    again = EditCycle.from_json(json.loads(json.dumps(cycle.to_json())))
+    again = decode(EditCycle, json.loads(json.dumps(cycle.to_json())))
     assert (again.ends, again.closed_at, again.outcome, again.cost) == (cycle.ends, 4.0, "accepted", cost)
 
 

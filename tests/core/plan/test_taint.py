@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from asterism.core.plan.edits import (
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.taint import mark_violations, taint_of_editor, taint_reasons, taint_violations
 from asterism.core.plan.task import Task, lane_of
+from asterism.core.record import replace
 
 FETCH = Task("fetch", http={"url": "https://example.org/issue"}, untrusted=True)
 BUILD = Task("build", argv=("make",))

@@ -18,7 +18,7 @@ from asterism.core.errors import Fenced, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
-from tests.core.run.run_scenes import check, check_step
+from tests.core.run.run_scenes import NAMES, check, check_step
 
 OWNERS = [Owner("kitchen", "kitchen-1"), Owner("kitchen", "kitchen-2"), Owner("laptop", "laptop-1")]
 owners = st.sampled_from(OWNERS)
@@ -80,9 +80,9 @@ class RunMachine(RuleBasedStateMachine):
     def step(self, legal: bool, say: Callable[[Run], Run], *, fenced: bool = False, tick: float = 1.0) -> bool:
         """Take a step; whether it happened."""
         self.now += tick
-        before, untouched = self.run, dict(self.run.__dict__)
+        before, untouched = self.run, [getattr(self.run, name) for name in NAMES]
         after, refusal = outcome(lambda: say(before))
-        assert before.__dict__ == untouched, "the record before was changed"
+        assert [getattr(before, name) for name in NAMES] == untouched, "the record before was changed"
         if refusal is not None:
             assert not legal, f"refused, and legal: {refusal}"
             assert isinstance(refusal, Fenced) == fenced, f"refused for another reason: {refusal}"
@@ -127,10 +127,10 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.where == "over")
     def retry(self) -> None:
         """A retry by hand is another run: it leaves the old one as it is, and begins at nothing."""
-        old, untouched = self.run, dict(self.run.__dict__)
+        old, untouched = self.run, [getattr(self.run, name) for name in NAMES]
         self.old = old
         self.create()
-        assert old.__dict__ == untouched
+        assert [getattr(old, name) for name in NAMES] == untouched
         assert (self.run.retry_of, self.run.epoch, self.run.previous) == (old.id, 0, ())
 
     # -- a coordinator speaks -----------------------------------------------------------------------------------------

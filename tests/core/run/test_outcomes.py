@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, REASONS, Assignment, Run
 from asterism.core.run.transitions import (

@@ -87,12 +87,6 @@ def test_a_record_that_cannot_be_one_says_why(change: dict[str, Any], why: str) 
     assert any(problem.startswith(why) for problem in problems), problems
 
 
-def test_a_record_with_a_field_too_few_is_none() -> None:
-    run = going_on().changed()
-    del run.__dict__["story"]
-    assert problems_in(run) == ["story cannot be None"]
-
-
 def test_whose_line_is_kept_can_be_asked_and_forced() -> None:
     before, after = going_on(), transitions.complete(going_on(), going_on().grant, 7, 3.0)  # type: ignore[arg-type]
     assert outranks(after, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from asterism.core.errors import Fenced
+from asterism.core.record import replace
 from asterism.core.run import run as run_module
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run

@@ -129,10 +129,10 @@ def test_what_happens_is_what_the_table_says(event: str, old: str, cell: str) ->
 def test_the_word_of_anybody_but_the_owner_is_refused(old: str, event: str) -> None:
     before = SITUATIONS[old]()
     for whose, grant in wrong_grants(before).items():
-        untouched = dict(before.__dict__)
+        untouched = [getattr(before, name) for name in NAMES]
         with pytest.raises(Fenced) as caught:
             EVENTS[event](before, grant, 9.0)
-        assert before.__dict__ == untouched, whose
+        assert [getattr(before, name) for name in NAMES] == untouched, whose
         assert f"at epoch {before.epoch}" in str(caught.value), whose
 
 

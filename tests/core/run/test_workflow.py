@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os.path
-from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.workflow import DEFAULTS, MAX_NUMBER, Workflow, ambiguous_timeout
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-NAMES = [field.name for field in fields(Workflow)]
+NAMES = [*Workflow.__struct_fields__]
 
 
 def made(**options: Any) -> Workflow:
@@ -124,7 +123,7 @@ def test_words_become_what_they_mean() -> None:
     assert (flow.argv, flow.needs) == (("ffmpeg", "-i", "{file}"), frozenset({"gpu"}))
     with pytest.raises(TypeError):
         flow.env["A"] = "2"  # type: ignore[index]
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         flow.retries = 9  # type: ignore[misc]
 
 

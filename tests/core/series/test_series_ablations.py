@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from asterism.core.record import replace
 from asterism.core.series import machine
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from tests.core.series.series_machine import SeriesMachine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from asterism import DeviceAgent, Fleet, Workflow
 from asterism.api.local.run_handlers import run_document
 from asterism.base.secret_mask import Mask
+from asterism.core.record import encode
 from asterism.execution.processes import CommandFailed
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.coordinator import Notifier
@@ -62,7 +62,7 @@ async def run_on_a_device(store: str, flow: Workflow, run_input: Any, **options:
         working = asyncio.create_task(device.run())
         await device.joined.wait()
         run = await fleet.wait((await fleet.create(flow, run_input)).id)
-        shown = asdict(await run_document(fleet, run))
+        shown = encode(await run_document(fleet, run))
         device.drain()
         await working
         return run, shown
@@ -105,7 +105,7 @@ async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monk
 
     async def elsewhere() -> dict[str, Any]:
         async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
-            return asdict(await run_document(fleet, await fleet.run(run.id)))
+            return encode(await run_document(fleet, await fleet.run(run.id)))
 
     monkeypatch.delenv("MY_VALUE")
     reports = await elsewhere()

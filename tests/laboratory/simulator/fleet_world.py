@@ -11,12 +11,13 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from asterism.base.clock import ServerClock, stopped
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.limits import Limit, Rate, limit_for, uses_of
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.schedule import OVERLAP
@@ -529,7 +530,7 @@ class LimitWorld(FleetWorld):
     def _check_grant(self, run: Run) -> None:
         self.acquisitions += 1
         now = self.store.clock()
-        limits = {name: Limit.from_json(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
+        limits = {name: Limit.of(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
         for name, amount in uses_of(run.uses).items():
             limit = limit_for(limits, name)
             assert limit is not None

@@ -334,7 +334,7 @@ async def _check_exchanges_are_complete(world: PeerWorld) -> None:
 
 def text_of(run: Run) -> str:
     """A run as text, without its revision, which counts the writes of one store."""
-    return row_codec.to_text(row_codec.row_of(run.changed(revision=0, _told=((), ""))))
+    return row_codec.to_text(row_codec.row_of(run.changed(revision=0)))
 
 
 def _short(run: Run | None) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from asterism.core.errors import RunRefused
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import CREATED, OWNED, REASSIGNING, TERMINAL, Grant, Progress, Run
 from asterism.core.run.session import ENDED, OPEN, REPLACED, Session

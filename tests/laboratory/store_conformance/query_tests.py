@@ -9,10 +9,10 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from asterism.core.limits import LimitedRuns, uses_text
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import (
     CLAIMED,

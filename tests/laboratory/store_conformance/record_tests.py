@@ -7,12 +7,12 @@ import itertools
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
 from asterism.core.json_values import JsonObject
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Progress, Run
 from asterism.core.run.session import REPLACED, Session

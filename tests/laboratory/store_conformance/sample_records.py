@@ -12,12 +12,12 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
 from asterism.core.errors import RunRefused
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress, Run
 from asterism.core.run.session import Session

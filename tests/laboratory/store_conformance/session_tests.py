@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from unittest import SkipTest
 
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Progress, Run
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.api.operation import Operation, path_fields
 from asterism.api.system import ENTRY, LocalSystem
 from asterism.core.errors import AsterismError
+from asterism.core.record import encode, replace
 from asterism.fleet.audit_log import DONE, FAILED, REFUSED, AuditEntry, PendingEntry
 
 Request = TypeVar("Request")
@@ -84,7 +84,7 @@ def _entry(
     system: LocalSystem, operation: Operation[Any, Any, Any], outcome: str, target: str, detail: str, reason: str = ""
 ) -> AuditEntry:
     about = {"outcome": outcome, "target": target, "detail": detail, "reason": reason}
-    return AuditEntry(system.fleet.store.clock(), operation=operation.name, **about, **vars(system.actor))
+    return AuditEntry(system.fleet.store.clock(), operation=operation.name, **about, **encode(system.actor))
 
 
 def _named(document: object) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,7 +21,6 @@ from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import mappings_in
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.awaited import WaitFailed, awaited_plan
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ALL, ApprovalRule, EditScope, fits
@@ -38,7 +36,7 @@ from asterism.core.plan.edits import (
     split_dependencies,
 )
 from asterism.core.plan.task import LONGEST_DESCRIPTION
-from asterism.core.record_codec import read_record
+from asterism.core.record import Struct, decode, replace
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.durable import approval_store, cycle_requests, plan_requests
@@ -218,7 +216,7 @@ async def _edit(
 
 async def list_cycles(system: LocalSystem, request: declared.OnePlan) -> documents.Cycles:
     cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
-    items = [read_record(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
+    items = [decode(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
@@ -227,7 +225,7 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
     cycle = await cycle_requests.claim_cycle(
         system.fleet, request.plan, request.cycle, who=who, lease=request.lease, timeout=request.timeout
     )
-    return read_record(documents.CycleDetails, cycle.to_json())
+    return decode(documents.CycleDetails, cycle.to_json())
 
 
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
@@ -248,7 +246,7 @@ async def release_cycle(system: LocalSystem, request: declared.ReleaseCycle) -> 
     cycle = await cycle_requests.release_cycle(
         system.fleet, request.plan, request.cycle, request.reason, who=who, timeout=request.timeout
     )
-    return read_record(documents.CycleDetails, cycle.to_json())
+    return decode(documents.CycleDetails, cycle.to_json())
 
 
 # -- approvals ---------------------------------------------------------------------------------------------------------
@@ -347,8 +345,7 @@ def check_tasks(tasks: int) -> None:
         raise RequestRefused(413, f"the plan has {tasks:,} tasks; the limit is {MAX_TASKS:,}")
 
 
-@dataclass
-class _Size:
+class _Size(Struct):
     at: float
     tasks: int
 

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from asterism.api import documents
 from asterism.api import fleet_operations as declared
@@ -21,6 +20,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import Family, render
 from asterism.base.text import masked_url, masked_urls
 from asterism.core.json_values import plain_json
+from asterism.core.record import asdict, encode
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
 from asterism.core.run.session import OPEN, PATH, REACHABLE_STATES, RESTING, Session
@@ -50,7 +50,7 @@ async def show_settings(system: LocalSystem, request: NoFields) -> documents.Set
 
 async def change_settings(system: LocalSystem, request: declared.ChangeSettings) -> documents.Settings:
     changes = {
-        name: value for name, value in vars(request).items() if name != "reason" and value is not None and value != {}
+        name: value for name, value in asdict(request).items() if name != "reason" and value is not None and value != {}
     }
     for name in ("notify_command", "notify_url", "artifacts"):
         if name in changes:
@@ -66,9 +66,9 @@ def _settings(settings: Settings) -> documents.Settings:
     shown = {
         "notify_command": None if words is None else [masked_urls(word) for word in words],
         "notify_url": None if url is None else masked_url(url),
-        "weights": asdict(settings.weights),
+        "weights": encode(settings.weights),
     }
-    return documents.Settings(**{**vars(settings), **shown})
+    return document_of(documents.Settings, settings, **shown)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -234,8 +234,9 @@ async def show_device(system: LocalSystem, request: declared.OneDevice) -> docum
         raise UnknownDevice(f"no device {name!r} has joined")
     latest = await fleet.store.find(Query(device=name, newest=True, limit=LATEST_RUNS))
     held = await fleet.store.find(Query(session=device.session, limit=LATEST_RUNS * 10))
-    return documents.DeviceDetails(
-        **vars(device),
+    return document_of(
+        documents.DeviceDetails,
+        device,
         holds=await run_documents(fleet, [run for run in held if run.status in OWNED]),
         latest=await run_documents(fleet, latest),
         now=fleet.store.clock(),
@@ -369,7 +370,7 @@ async def create_token(system: LocalSystem, request: declared.CreateToken) -> do
     fleet = system.fleet
     new = await Credentials(fleet.store).create(request.name, request.scopes, by=fleet.by, valid_for=request.valid)
     await system.leave_reason(f"created token {new.credential.id} for {new.credential.name}", request.reason)
-    return documents.CreatedToken(**vars(_token(new.credential, fleet.store.clock())), token=new.token)
+    return document_of(documents.CreatedToken, _token(new.credential, fleet.store.clock()), token=new.token)
 
 
 async def revoke_token(system: LocalSystem, request: declared.RevokeToken) -> documents.Token:

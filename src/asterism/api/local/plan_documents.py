@@ -44,7 +44,7 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, PENDING, RUNNING
 from asterism.core.plan.task import Task, needs_text
 from asterism.core.plan.work_patterns import effects_of
-from asterism.core.record_codec import read_record
+from asterism.core.record import decode
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
@@ -68,11 +68,9 @@ def view(
     have theirs, with ``opened`` large groups are one task. ``approvals`` are the documents of the edits that wait for a
     person."""
     plan, head = stored.record.plan, stored.record.head
-    fields = {
-        name: value for name, value in vars(plan_summary(stored.listed)).items() if name not in ("tasks", "error")
-    }
-    return documents.Plan(
-        **fields,
+    return document_of(
+        documents.Plan,
+        plan_summary(stored.listed),
         **(structure(plan, stored, results=results, opened=opened) if tasks else {"tasks": [], "dependencies": []}),
         now=now,
         ended=head.ended,
@@ -219,7 +217,7 @@ def task_document(
         reason=mask.shown(reason) if reason else None,
         device=node.device if run is None else run.device,
         phase=None if stored is None else stored.phase(node),
-        attempt=None if times is None else read_record(documents.AttemptTimes, times.to_json()),
+        attempt=None if times is None else decode(documents.AttemptTimes, times.to_json()),
         held_by=[parent for parent in node.parents if plan.nodes[parent].unsettled] if held else [],
         group=groups.get(node.id),
         estimate=node.task.estimate,
@@ -238,8 +236,9 @@ def task_details(
         raise UnknownTask(task)
     mask = PlanMask(plan)
     results = mask.results() if has_result(node) else {}
-    return documents.Task(
-        **vars(task_document(node, plan, mask, groups_of(plan), stored, results)),
+    return document_of(
+        documents.Task,
+        task_document(node, plan, mask, groups_of(plan), stored, results),
         definition=mask.shown(node.task.to_json()),
         executions=[execution_document(execution, mask) for execution in runs],
         story=story_documents(plan.story(task), mask, tracebacks),
@@ -305,7 +304,7 @@ def budget_document(account: Account) -> documents.EditorBudget:
         "higher_limits": account.higher_limits() if account.held_since is not None else "",
         "held_until": account.held_until,
     }
-    return read_record(documents.EditorBudget, {**account.to_json(), **texts})
+    return decode(documents.EditorBudget, {**account.to_json(), **texts})
 
 
 async def approval_documents(
@@ -318,7 +317,7 @@ async def approval_documents(
     told = {"command": settings.notify_command, "url": settings.notify_url}
     receivers = [name for name, receiver in told.items() if receiver is not None]
     return [
-        read_record(
+        decode(
             documents.WaitingEdit,
             mask.shown({**edit.to_json(), "changes": _changes(edit, record)} | _waiting_json(edit, record, receivers)),
         )

@@ -12,7 +12,6 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Collection
-from dataclasses import field
 from functools import partial
 from itertools import dropwhile, islice
 from pathlib import PurePath
@@ -28,12 +27,11 @@ from asterism.api.system import LocalSystem
 from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.folded_groups import folded_groups
 from asterism.core.plan.task_files import makers_of
-from asterism.core.record_codec import read_record
+from asterism.core.record import Struct, asdict, decode, field
 from asterism.durable import admin, plan_requests, stored_plans
 from asterism.durable.admin import reopen_plan
 from asterism.durable.approval_store import approval_terms, list_approvals
@@ -276,11 +274,11 @@ async def explain_plan(system: LocalSystem, request: declared.OnePlan) -> docume
 
 
 async def read_task_logs(system: LocalSystem, request: declared.ReadTaskLogs) -> documents.PlanLog:
-    return await plan_log(system.fleet, **vars(request))
+    return await plan_log(system.fleet, **asdict(request))
 
 
 async def read_plan_logs(system: LocalSystem, request: declared.ReadPlanLogs) -> documents.PlanLog:
-    return await plan_log(system.fleet, **vars(request))
+    return await plan_log(system.fleet, **asdict(request))
 
 
 async def list_versions(system: LocalSystem, request: declared.OnePlan) -> documents.Versions:
@@ -288,8 +286,8 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
     history, rejected = await edit_history(store, name), await rejected_edits(store, name)
     approvals = await list_approvals(store, name)
     return documents.Versions(
-        items=[read_record(documents.PlanVersion, version.to_json()) for version in history.versions],
-        rejected=[read_record(documents.RejectedEdit, edit.to_json()) for edit in rejected],
+        items=[decode(documents.PlanVersion, version.to_json()) for version in history.versions],
+        rejected=[decode(documents.RejectedEdit, edit.to_json()) for edit in rejected],
         cycles=plan_documents.closed_cycles(history.cycles, approvals),
         cost=plan_documents.total_cost(history.cycles),
     )
@@ -297,9 +295,9 @@ async def list_versions(system: LocalSystem, request: declared.OnePlan) -> docum
 
 async def show_version(system: LocalSystem, request: declared.ShowVersion) -> documents.PastPlan:
     past = await plan_at(system.fleet.store, request.plan, request.version)
-    edit = read_record(documents.PlanVersion, past.version.to_json())
+    edit = decode(documents.PlanVersion, past.version.to_json())
     content = await _apart(system, past.plan, partial(plan_documents.content, past.plan, opened=_opened(request)))
-    return documents.PastPlan(**vars(content) | {"version": past.version.version}, edit=edit)
+    return document_of(documents.PastPlan, content, version=past.version.version, edit=edit)
 
 
 async def read_changes(system: LocalSystem, request: declared.ReadChanges) -> documents.Changes:
@@ -514,8 +512,7 @@ LOOK_INTERVAL = 0.5
 """How often the store is asked for new lines, in seconds."""
 
 
-@dataclass
-class LogPosition:
+class LogPosition(Struct):
     """``read`` is the execution up to which all were read. ``places`` are the epoch and the line up to which others
     were read, by execution."""
 

@@ -6,17 +6,14 @@ rejected carries all its violations, a plan file all its mistakes.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, get_type_hints
-
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from typing import Any, TypeVar
 
 from asterism.api.credentials import InvalidScope, LoginRefused, ScopeMissing, UnknownCredential
 from asterism.api.local.edit_handlers import InvalidEdits
-from asterism.api.operation import KeyReused, NoProposal, NotKept, Operation, OutcomeLost
+from asterism.api.operation import KeyReused, NoProposal, NotKept, OutcomeLost
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
 from asterism.core.errors import (
@@ -33,6 +30,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.limits import InvalidLimit, UnknownLimit
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditWaits
+from asterism.core.record import InvalidRecord, Mistake, decode, mistakes
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
@@ -61,8 +59,19 @@ log = logging.getLogger("asterism.api")
 
 PREFIX = "urn:asterism:problem:"
 
+Kind = TypeVar("Kind")
+
+
+class InvalidRequest(AsterismError):
+    """A request whose fields are not valid; ``mistakes`` are all that is wrong with them."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = mistakes
+        super().__init__("the request is not valid")
+
 
 STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
+    (InvalidRequest, 422, "invalid-request"),
     (EditRejected, 422, "edit-rejected"),
     (EditWaits, 409, "edit-waits"),
     (NoProposal, 422, "no-proposal"),
@@ -173,6 +182,8 @@ def error_detail(error: Exception, plan: str | None = None) -> str:
 
 
 def _more(error: Exception) -> Mapping[str, Any]:
+    if isinstance(error, InvalidRequest):
+        return {"violations": [violation_json(None, mistake.kind, mistake.text) for mistake in error.mistakes]}
     if isinstance(error, EditRejected):
         return {
             "violations": [
@@ -196,16 +207,6 @@ def violation_json(edit: int | None, rule: str, message: str) -> JsonObject:
     return {"edit": edit, "rule": rule, "message": clean(message)}
 
 
-def request_violations(error: ValidationError) -> list[JsonObject]:
-    """What is wrong with the fields of a request."""
-    return [
-        violation_json(
-            None, str(mistake["type"]), f"{'.'.join(map(str, mistake['loc'])) or 'the request'}: {mistake['msg']}"
-        )
-        for mistake in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-
-
 # -- requests of operations as they come from outside ------------------------------------------------------------------
 
 
@@ -213,24 +214,12 @@ WITH_SLASH = frozenset({"task", "device", "series", "batch", "limit"})
 """Names in paths that may have a ``/``. In the keys of a store it separates the others."""
 
 
-def request_model(
-    operation: Operation[Any, Any, Any], without: Collection[str] = (), **defaults: Any
-) -> type[BaseModel]:
-    """The model of the fields of a request, except ``without``; ``defaults`` take the place of its own."""
-    request: Any = operation.request
-    hints, fields = get_type_hints(request, include_extras=True), dict[str, Any]()
-    for field in dataclasses.fields(request):
-        if field.name in without:
-            continue
-        default = ... if field.default is dataclasses.MISSING else field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        fields[field.name] = (hints[field.name], defaults.get(field.name, default))
-    text = request.__doc__ or ""
-    documented = None if text.startswith(f"{request.__name__}(") else text
-    config = ConfigDict(extra="forbid")
-    model: type[BaseModel] = create_model(request.__name__, __config__=config, __doc__=documented, **fields)
-    return model
+def read_request(kind: type[Kind], fields: Any) -> Kind:
+    """A request with these fields. A number may be a text, as it is in an address. Raises InvalidRequest."""
+    try:
+        return decode(kind, fields, strict=False)
+    except InvalidRecord:
+        raise InvalidRequest(mistakes(kind, fields, strict=False)) from None
 
 
 def checked_name(kind: str, value: str) -> str:

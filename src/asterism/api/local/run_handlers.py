@@ -28,6 +28,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import action_needs, plugins_in
+from asterism.core.record import asdict
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.transitions import attempts_of, waiting_time, work_time
@@ -346,7 +347,7 @@ async def wait_run(system: LocalSystem, request: declared.WaitRun) -> documents.
 
 async def create_run(system: LocalSystem, request: declared.CreateRun) -> documents.Run:
     fleet, entry = system.fleet, system.entry
-    options = {name: value for name, value in vars(request).items() if name not in ("workflow", "input", "near")}
+    options = {name: value for name, value in asdict(request).items() if name not in ("workflow", "input", "near")}
     flow = await fleet.workflows.find(request.workflow)
     check_input(flow, request.input)
 

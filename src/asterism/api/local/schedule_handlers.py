@@ -19,6 +19,7 @@ from asterism.api.system import LocalSystem
 from asterism.base.http_limits import RequestRefused
 from asterism.base.secret_mask import environment_mask, secret_names
 from asterism.base.yaml_lines import Mistake
+from asterism.core.record import asdict
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import parse_time, time_until
 from asterism.core.schedule.ticks import Backfill, CalendarTick, TickEntry
@@ -84,8 +85,9 @@ async def show_schedule(system: LocalSystem, request: declared.ShowSchedule) -> 
     schedule = await fleet.schedules.get(name)
     document = await _document(fleet, schedule)
     kept = None if schedule.plan is None else await fleet.store.register(plan_key(name))
-    return documents.ScheduleDetails(
-        **vars(document),
+    return document_of(
+        documents.ScheduleDetails,
+        document,
         next_times=[float(at) for at in await fleet.schedules.next_times(name, request.times)],
         history=[_tick(entry) for entry in await fleet.schedules.history(name)],
         coordinator=await fleet.coordinator(),
@@ -144,7 +146,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     if (request.workflow is None) == (request.text is None):
         raise RequestRefused(422, "a schedule has either a workflow or a plan file")
     elsewhere = ("name", "input", "reason", "text", "file", "includes", "params")
-    options = {name: value for name, value in vars(request).items() if name not in elsewhere}
+    options = {name: value for name, value in asdict(request).items() if name not in elsewhere}
     if request.text is not None:
         file = PurePath(request.file)
         name = file.stem or request.name
@@ -154,7 +156,7 @@ async def add_schedule(system: LocalSystem, request: declared.AddSchedule) -> do
     schedule = await fleet.schedules.add(request.name, input=request.input or None, **options)
     await system.leave_reason(f"added schedule {schedule.name!r}", request.reason)
     advice = await _advice(fleet, plans=schedule.plan is not None)
-    return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=True, advice=advice)
+    return document_of(documents.ChangedSchedule, await _document(fleet, schedule), changed=True, advice=advice)
 
 
 async def pause_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.ChangedSchedule:
@@ -179,7 +181,7 @@ async def remove_schedule(system: LocalSystem, request: declared.ChangeSchedule)
 
 
 async def _changed(fleet: Fleet, schedule: Schedule, changed: bool) -> documents.ChangedSchedule:
-    return documents.ChangedSchedule(**vars(await _document(fleet, schedule)), changed=changed)
+    return document_of(documents.ChangedSchedule, await _document(fleet, schedule), changed=changed)
 
 
 async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Tick:

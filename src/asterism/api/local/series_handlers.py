@@ -5,13 +5,13 @@ The functions on a register serve commands on git remotes and on GitHub, too."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.api import documents
 from asterism.api import series_operations as declared
 from asterism.api.documents import document_of
 from asterism.api.operation import NoFields
+from asterism.core.record import asdict, replace
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series import claims as steps
 from asterism.series.claims import Claim, Release, claim, release, signed, take_next
@@ -51,9 +51,8 @@ def state_document(series: Series) -> documents.SeriesState:
 
 def series_of(state: documents.SeriesState) -> Series:
     """The series of a state. Raises UnreadableSeries."""
-    present = {field.name: getattr(state, field.name) for field in fields(state)}
     always = ("active_issue", "queue")
-    document = {name: value for name, value in present.items() if value is not None or name in always}
+    document = {name: value for name, value in asdict(state).items() if value is not None or name in always}
     if state.leases is not None:
         document["leases"] = [list(pair) for pair in state.leases]
     return Series.from_document(document)
@@ -112,8 +111,9 @@ async def change_series(
     retry = RetryOptions.limited(request.tries, request.deadline)
     outcome = await (make or _made)(target, request, by, retry=retry, counts=counts)
     now = register.clock()
-    return documents.SeriesOutcome(
-        **vars(_series(outcome.after, now)),
+    return document_of(
+        documents.SeriesOutcome,
+        _series(outcome.after, now),
         changed=outcome.changed,
         exists=outcome.token is not None,
         promoted=outcome.promoted,
@@ -201,9 +201,9 @@ async def list_series(system: LocalSystem, request: NoFields) -> documents.Page[
 async def show_series(system: LocalSystem, request: declared.OneSeries) -> documents.SeriesDetails:
     register = _register(system)
     snapshot, now = await find_series(register, request.series), register.clock()
-    shown = vars(series_document(request.series, snapshot.text, now))
+    shown = series_document(request.series, snapshot.text, now)
     changes = await series_changes(register, request.series, MOST_CHANGES)
-    return documents.SeriesDetails(**shown, changes=changes, now=now)
+    return document_of(documents.SeriesDetails, shown, changes=changes, now=now)
 
 
 async def list_series_changes(

@@ -18,6 +18,7 @@ from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.run.run_views import RUN_TABLE
 from asterism.cli.tables import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.plan.task import plugin_text
+from asterism.core.record import asdict
 from asterism.core.run.workflow import DEFAULTS
 
 GONE = ("left", "replaced", "revoked")
@@ -68,7 +69,7 @@ DEVICE_TABLE = TimedTable[documents.Device](
 
 def device_lines(device: documents.DeviceDetails, width: int | None) -> Iterator[Text]:
     """All fields of a device, the runs that it holds, and its latest."""
-    known: dict[str, Any] = {name: value for name, value in vars(device).items() if value not in (None, [], {})}
+    known: dict[str, Any] = {name: value for name, value in asdict(device).items() if value not in (None, [], {})}
     for name in ("holds", "latest", "now"):
         known.pop(name, None)
     for name in ("joined_at", "last_heartbeat_at"):

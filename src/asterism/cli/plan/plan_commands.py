@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +65,7 @@ from asterism.cli.plan.plan_context import (
     report_option,
     result_options,
 )
+from asterism.core.record import asdict, replace
 
 if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome, PlanFile, PlanState
@@ -888,7 +888,7 @@ def budget(name: str, limits: str | None, without_editor: bool) -> Any:
                 note(f"Plan {name!r} has no budget: no model has been asked to edit it.")
                 return None
             shown = plan.budget
-        return Answer({"name": name, **vars(shown)}, "\n".join(budget_lines(name, shown, same_system(system.url))))
+        return Answer({"name": name, **asdict(shown)}, "\n".join(budget_lines(name, shown, same_system(system.url))))
 
     return ask
 

@@ -23,7 +23,7 @@ from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.editor_options import model_options
 from asterism.cli.option_types import duration, edit_filter, json_object, number_option, option, writable_file
 from asterism.core.json_values import JsonObject
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from asterism.api.documents import Drawing
@@ -43,8 +43,7 @@ NO_RESULT = 1
 """The exit code if the plan completed, but not the task of ``--result``."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputOptions:
+class OutputOptions(Record):
     """How a command shows the plan while it runs, and its result."""
 
     report: str | None
@@ -68,8 +67,7 @@ class OutputOptions:
         return self.as_json or self.result is not None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalWork:
+class LocalWork(Record):
     """The tasks that this process executes itself.
 
     ``slots`` is how many at once; None for one per processor, if no other device is joined. ``can`` is this process's

@@ -50,6 +50,7 @@ from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import RUNNING, ConstellationState
+from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import PLAN, Session
 from asterism.durable import admin
@@ -157,7 +158,7 @@ class WatchedOrchestrator(DurableOrchestrator):
     def plan_options(self, plan: Constellation) -> Options:
         """Tasks are ranked by their estimates if at least one of them has one."""
         estimated = any(node.task.estimate is not None for node in plan.nodes.values())
-        return dataclasses.replace(self.options, rank=estimated)
+        return replace(self.options, rank=estimated)
 
     def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
         output = partial(FleetProgress, self.fleet)

@@ -433,10 +433,10 @@ def check(
 
 def _findings_json(plan: str, plan_file: PlanFile | None, mistakes: Iterable[Mistake]) -> JsonObject:
     """What ``check`` found, for programs."""
-    from dataclasses import asdict
+    from asterism.core.record import encode
 
     findings = [
-        {"file": plan, **{name: value for name, value in asdict(each).items() if value != ""}} for each in mistakes
+        {"file": plan, **{name: value for name, value in encode(each).items() if value != ""}} for each in mistakes
     ]
     return {
         "file": plan,

@@ -38,6 +38,7 @@ from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock_from_json
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.core.record import decode
 from asterism.core.run.session import Session
 from asterism.core.schedule.ticks import without_time
 from asterism.durable import admin
@@ -310,7 +311,7 @@ class FollowedPlan:
         fresh = RecordedConstellation.from_json(copy.plan)
         vars(self.plan).update(vars(fresh))
         self.lock = RecordedLock(self.plan, copy.policy)
-        self.lock.history = [EditCycle.from_json(cycle) for cycle in copy.closed_cycles]
+        self.lock.history = [decode(EditCycle, cycle) for cycle in copy.closed_cycles]
         lock_from_json(self.lock, copy.lock)
         self.position, self._clock_ahead = Position.parse(copy.position), copy.now - time.time()
         self._copy = copy

@@ -28,7 +28,7 @@ from asterism.cli.cli_context import (
     store_option,
 )
 from asterism.cli.option_types import duration_option, number_option, option
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from asterism.api.client import AsyncClient
@@ -60,8 +60,7 @@ HOLDING = ("claim", "next", "release")
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SeriesOptions:
+class SeriesOptions(Record):
     """The options that the commands on series share. At most one of the registers is given on the command line."""
 
     remote: str | None

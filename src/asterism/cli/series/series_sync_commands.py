@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from asterism.cli.series.series_context import (
     open_github_register,
     retry_options,
 )
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record
 
 if TYPE_CHECKING:
     from asterism.base.listen_address import ListenAddress
@@ -351,13 +350,15 @@ def serve(listen: str, tls_cert: str | None, tls_key: str | None, behind_proxy: 
 # -- the webhook of a process ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WebhookSettings:
+class WebhookSettings(Record):
     """The options of a webhook: ``service`` are those of its syncs, ``every`` is their interval in seconds."""
 
     service: dict[str, Any]
     every: float
-    secret: bytes = field(repr=False)
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.service!r}, {self.every!r}, …)"
 
     @classmethod
     def of(cls, option_values: dict[str, Any]) -> WebhookSettings:

@@ -15,7 +15,6 @@ The accepted batches that can still be undone are in an ``UndoStack``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -28,7 +27,6 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import (
     AddDependency,
@@ -51,13 +49,13 @@ from asterism.core.plan.status import ENDED_STATES, PENDING, TERMINAL, TRANSITIO
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.task_files import files_of_inputs, outputs_of, source_problem
 from asterism.core.plan.topological_order import parents_first
+from asterism.core.record import Record, replace
 
 NO_AUTHOR = "somebody"
 """The author of a batch that names none. Replay of a journal repeats this word, so it never changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Record):
     """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
     ``revoked`` and ``cancelled`` are the nodes that it revoked or cancelled, ``stopped`` the executions (task, epoch)
@@ -70,7 +68,7 @@ class Applied:
     stopped: tuple[tuple[str, int], ...] = ()
     revoked: tuple[Node, ...] = ()
     cancelled: tuple[Node, ...] = ()
-    reverse: tuple[Edit, ...] = field(default=(), compare=False, repr=False)
+    reverse: tuple[Edit, ...] = ()
 
 
 def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:

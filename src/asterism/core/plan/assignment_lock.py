@@ -17,16 +17,15 @@ The lock policy decides what is held while an end is not reviewed::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, Literal, get_args
 
 from asterism.core.errors import AsterismError
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, TERMINAL, ConstellationState, TaskStatus
-from asterism.core.record_codec import Record
+from asterism.core.record import Struct, encode, field
 
 LockPolicy = Literal["global", "scoped", "speculative"]
 POLICIES: tuple[LockPolicy, ...] = get_args(LockPolicy)
@@ -43,8 +42,7 @@ class CycleClaimed(AsterismError):
     """Another editor has claimed the cycle, and its lease has not expired."""
 
 
-@dataclass(slots=True, eq=False)
-class EditCycle(Record, sparse=("closed_at", "outcome", "cost")):
+class EditCycle(Struct, forbid_unknown_fields=True, eq=False):
     """An edit cycle: from the end of some tasks until their editor has answered. Its record has no deadlines, and not
     the claim of an editor."""
 
@@ -53,19 +51,29 @@ class EditCycle(Record, sparse=("closed_at", "outcome", "cost")):
     opened_at: float
     ends: tuple[tuple[str, int], ...]  # (task, epoch)
     stuck: bool = False  # no task can move: the last chance for the editor
-    expires_at: float = field(default=float("inf"), init=False)
-    claim_by: float = field(default=float("inf"), init=False)
-    claimed_by: str | None = field(default=None, init=False)
+    expires_at: float = float("inf")
+    claim_by: float = float("inf")
+    claimed_by: str | None = None
     rejections: int = 0
     edits: int = 0
     closed_at: float | None = None
     outcome: str = "open"
     cost: EditorCost | None = None  # of the calls of its editor, if the editor tells
-    on_hold: str = field(default="", init=False)  # why its editor waits for a person; the cycle then has no timeout
+    on_hold: str = ""  # why its editor waits for a person; the cycle then has no timeout
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(task_id for task_id, _ in self.ends)
+
+    def to_json(self) -> JsonObject:
+        data: JsonObject = encode(self)
+        return {name: value for name, value in data.items() if name not in _LIVE and _OPEN.get(name, data) != value}
+
+
+_LIVE = ("expires_at", "claim_by", "claimed_by", "on_hold")
+"""The fields of an open cycle that are no part of its record."""
+_OPEN = {"closed_at": None, "outcome": "open", "cost": None}
+"""What an open cycle has in fields that its record leaves out."""
 
 
 _UNANSWERED = {
@@ -76,8 +84,7 @@ _UNANSWERED = {
 """How a cycle was closed whose editor may still want to answer."""
 
 
-@dataclass(slots=True, eq=False)
-class AssignmentLock:
+class AssignmentLock(Struct, eq=False):
     """See the module. Without ``edit_on`` there is no editor: no cycle, no hold."""
 
     graph: Graph

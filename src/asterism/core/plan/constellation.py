@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, Self, TypeVar, overload
 
 from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import JsonObject
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
@@ -30,6 +28,7 @@ from asterism.core.plan.task import (
 )
 from asterism.core.plan.task_files import files_of_inputs, outputs_of, source_problem
 from asterism.core.plan.teardowns import pair_problems
+from asterism.core.record import replace
 
 Value = TypeVar("Value")
 
@@ -149,12 +148,14 @@ class EndView(TaskView):
         return self._error
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Upstream(Mapping[str, Any]):
     """The results of the dependencies of a task, by id, read lazily. None for a dependency that failed."""
 
-    nodes: Mapping[str, Node]
-    sources: Mapping[str, Dependency]
+    __slots__ = ("nodes", "sources")
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def __init__(self, nodes: Mapping[str, Node], sources: Mapping[str, Dependency]) -> None:
+        self.nodes, self.sources = nodes, sources
 
     def __getitem__(self, task_id: str) -> Any:
         if task_id not in self.sources:

@@ -12,7 +12,6 @@ from itertools import compress
 from operator import is_not
 from typing import Any
 
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -29,10 +28,10 @@ from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.node_records import NodeRecord, own_task
 from asterism.core.plan.status import CANCELLED, TRANSITIONS
 from asterism.core.plan.task import Dependency, Task, differences
+from asterism.core.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Record):
     """The structure of a plan at one version, which is all that ``diff`` reads. Cheap: the records are those that
     copies of the plan share."""
 

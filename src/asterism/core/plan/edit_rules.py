@@ -25,14 +25,12 @@ a mistake, and its task would wait in vain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any, ClassVar, Self
 
 from asterism.core.errors import PlanError, Violation
 from asterism.core.json_values import NOTHING, mappings_in
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
@@ -40,7 +38,7 @@ from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tas
 from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task, differences, kind_of
 from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
-from asterism.core.record_codec import Record
+from asterism.core.record import InvalidRecord, Record, set_field
 
 DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 """The edits that ``destructive`` stands for: they take work or an order away."""
@@ -76,11 +74,9 @@ def fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-class EditRule(Record, sparse=True):
+class EditRule(Record, omit_defaults=True):
     """A dataclass that is a rule. The annotation of a field says what it holds: words (``tuple[str, ...]``), a whole
     number (``int | None``), a number (``float | None``), one word or a text (``str | None``), or a flag (``bool``)."""
-
-    __slots__ = ()
 
     what: ClassVar[str]
     """What the rule is called in messages."""
@@ -96,7 +92,7 @@ class EditRule(Record, sparse=True):
             if kind == _WORDS:
                 if not isinstance(value, list | tuple) or not all(isinstance(word, str) and word for word in value):
                     raise PlanError(f"{name} of {self.what} is a list of words, not {value!r}")
-                object.__setattr__(self, name, tuple(value))
+                set_field(self, name, tuple(value))
             elif value is not None and not _is_valid(kind, value):
                 raise PlanError(f"{name} of {self.what} is {_DESCRIPTIONS[kind]}, not {value!r}")
         for name, words in self.known_words.items():
@@ -108,17 +104,17 @@ class EditRule(Record, sparse=True):
     @classmethod
     def kinds(cls) -> dict[str, str]:
         """The fields of the rule, and the annotation of each."""
-        return {field.name: str(field.type) for field in fields(cls) if field.init}  # type: ignore[arg-type]
+        return {name: cls.__annotations__[name] for name in cls.__struct_fields__}
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Raises PlanError, which says what a field may be, and InvalidRecord for what is no object."""
-        known = isinstance(data, Mapping) and data.keys() <= cls.kinds().keys()
-        return cls(**data) if known else super().from_json(data)
-
-    @classmethod
-    def unknown_fields(cls, names: str) -> PlanError:
-        return PlanError(f"{cls.what} has no {names}; its fields are {', '.join(cls.kinds())}")
+        if not isinstance(data, Mapping):
+            raise InvalidRecord(f"{cls.what} is an object, not {data!r}")
+        unknown = ", ".join(sorted(map(str, data.keys() - {*cls.__struct_fields__})))
+        if unknown:
+            raise PlanError(f"{cls.what} has no {unknown}; its fields are {', '.join(cls.__struct_fields__)}")
+        return cls(**data)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -173,7 +169,7 @@ def _is_valid(kind: str, value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return ",".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -181,7 +177,6 @@ def _text(value: Any) -> str:
 # -- approval ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class ApprovalRule(EditRule):
     """An edit matches a rule if it matches each of the fields that are given, one of the values each.
 
@@ -271,7 +266,6 @@ def _cost(task: Task) -> float:
 # -- scope -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class EditScope(EditRule):
     """What some editors may do: nothing but what it names. A change of a field of a task that no name of the scope
     allows is refused, also of a field that this module does not know. A task may keep what it has.
@@ -542,8 +536,7 @@ MOST_NAMES = 20
 """How many names a message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDevices:
+class KnownDevices(Record):
     """``may_join`` says whether a device of a name may still join, such as one that was invited."""
 
     names: frozenset[str]

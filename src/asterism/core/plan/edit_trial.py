@@ -13,7 +13,6 @@ from itertools import groupby
 from operator import attrgetter
 
 from asterism.core.errors import EditRejected, InvalidTask, Violation
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.apply import Attempt, carried_out
 from asterism.core.plan.edits import (
     AddDependency,
@@ -31,13 +30,13 @@ from asterism.core.plan.inherited_priority import raised_by
 from asterism.core.plan.node import Node, descendants
 from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Dependency, Priority, Task
+from asterism.core.record import Record
 
 ADDED, REMOVED, REPLACED = "added", "removed", "replaced"
 CANCELLED, LINKED, UNLINKED = "cancelled", "linked", "unlinked"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Record):
     """What an edit, given by its index, does to one task: it is added, removed, replaced or cancelled, or a dependency
     into it is added (``linked``) or removed (``unlinked``). ``before`` and ``after`` are the task; None if there is
     none. ``raises`` are the tasks to which the added dependency lends a higher priority, and that priority."""
@@ -60,8 +59,7 @@ class Change:
         return tuple(task for task in (self.before, self.after) if task is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Record):
     """The changes of a batch in their order, and the violations."""
 
     changes: tuple[Change, ...]

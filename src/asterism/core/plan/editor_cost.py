@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from asterism.core.errors import InvalidTask
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import Record
+from asterism.core.record import InvalidRecord, Record, decode
 
 
-@dataclass(frozen=True, slots=True)
-class EditorCost(Record, sparse=True):
+class EditorCost(Record, omit_defaults=True, forbid_unknown_fields=True):
     """``model`` is the model that answered last. ``dollars`` is None if the price of a model is unknown. ``seconds`` is
     the time from the requests to their answers."""
 
@@ -51,8 +51,12 @@ class EditorCost(Record, sparse=True):
         return ", ".join(parts)
 
     @classmethod
-    def unknown_fields(cls, names: str) -> InvalidTask:
-        return InvalidTask(f"the cost of an editor is not readable: it has no {names!r}")
+    def from_json(cls, data: Any) -> EditorCost:
+        """Raises InvalidTask."""
+        try:
+            return decode(cls, data)
+        except InvalidRecord as error:
+            raise InvalidTask(f"the cost of an editor is not readable: {error}") from None
 
 
 def dollars_text(dollars: float) -> str:

@@ -7,12 +7,10 @@ editor may be a function, a person or a language model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asterism.core.errors import AsterismError, InvalidTask
 from asterism.core.json_values import JsonObject
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import (
     Dependency,
     Task,
@@ -21,14 +19,13 @@ from asterism.core.plan.task import (
     teardown_dependencies,
 )
 from asterism.core.plan.task_approval import may_decide
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, decode, encode, replace
 
 Key = str | tuple[str, str]
 """What an edit names: a task id, or a dependency as (source, target)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddTask:
+class AddTask(Record):
     """Add a task. AddDependency in the same batch adds its dependencies."""
 
     op: ClassVar = "add_task"
@@ -44,8 +41,7 @@ class AddTask:
         return f"add task {self.task.id!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTask:
+class RemoveTask(Record):
     """Remove a task that has not started, or only provisionally.
 
     If other tasks depend on it, the batch must rewire or remove them, or set ``dependents``: ``"remove"`` removes all
@@ -100,8 +96,7 @@ class UpdateTask:
         return f"update task {self.task_id!r}: {', '.join(self.changes)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _DependencyTerms:
+class _DependencyTerms(Record):
     """A dependency with its terms."""
 
     op: ClassVar[str]
@@ -128,7 +123,6 @@ class _DependencyTerms:
         return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{condition}"
 
 
-@dataclass(frozen=True, slots=True)
 class AddDependency(_DependencyTerms):
     """Make ``target`` depend on ``source``."""
 
@@ -141,15 +135,13 @@ def addition_of(dependency: Dependency) -> AddDependency:
     return AddDependency(edge.source, edge.target, edge.on, edge.when, edge.handled)
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateDependency(_DependencyTerms):
     """Replace the terms of a dependency. A term that is left out gets its default."""
 
     op: ClassVar = "update_dependency"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveDependency:
+class RemoveDependency(Record):
     """Remove the dependency of ``target`` on ``source``."""
 
     op: ClassVar = "remove_dependency"
@@ -166,8 +158,7 @@ class RemoveDependency:
         return f"remove dependency {self.source!r} -> {self.target!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTask:
+class CancelTask(Record):
     """Stop a running task, or cancel a pending one. It stays in the plan and satisfies no dependency."""
 
     op: ClassVar = "cancel_task"
@@ -184,8 +175,7 @@ class CancelTask:
         return f"cancel task {self.task_id!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTaint:
+class RemoveTaint(Record):
     """Say that what the editors have read of untrusted tasks is harmless, and why (taint.py). Only a person may. It
     cannot be undone."""
 
@@ -220,12 +210,16 @@ EDITS: dict[str, type[Any]] = {
 }
 
 
+if TYPE_CHECKING:
+    AnyEdit = Edit
+else:
+    AnyEdit = Any  # edits have a JSON form of their own: see edit_from_json
+
 MOST_LISTED = 100
 """How many edits of a batch the story lists: a batch may add thousands of tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditBatch(Record, sparse=("undoes", "editor")):
+class EditBatch(Record, forbid_unknown_fields=True):
     """Edits that are applied all or none.
 
     ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
@@ -233,13 +227,24 @@ class EditBatch(Record, sparse=("undoes", "editor")):
     of the editor that it comes from, which the process that received it sets; None for a person. Before that it may
     name the model that has written it, by which it is judged, too."""
 
-    edits: tuple[Edit, ...]
+    edits: tuple[AnyEdit, ...]
     author: str = ""
     reason: str = ""
     base_version: int | None = None
-    triggers: tuple[str, ...] = field(default=())
+    triggers: tuple[str, ...] = ()
     undoes: int | None = None
     editor: str | None = None
+
+    def to_json(self) -> JsonObject:
+        out: JsonObject = {
+            "edits": [edit.to_json() for edit in self.edits],
+            "author": self.author,
+            "reason": self.reason,
+            "base_version": self.base_version,
+            "triggers": list(self.triggers),
+        }
+        more = {"undoes": self.undoes, "editor": self.editor}
+        return {**out, **{name: value for name, value in more.items() if value is not None}}
 
     @property
     def description(self) -> str:
@@ -271,6 +276,10 @@ class EditBatch(Record, sparse=("undoes", "editor")):
         if editor is not None and not isinstance(editor, str):
             raise InvalidTask(f"editor of a batch is a name, not {editor!r}")
         return cls(edits_from_json(data["edits"]), author, reason, base, tuple(triggers), undoes, editor)
+
+
+EMPTY = EditBatch(())
+"""A batch without edits."""
 
 
 def edits_from_json(items: Iterable[Any]) -> tuple[Edit, ...]:
@@ -349,8 +358,7 @@ class ApprovalForbidden(AsterismError):
     """Somebody else decides whether a task may start (``by`` of its ``approval``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingEdit(Record, sparse=("task", "by"), checked=True):
+class WaitingEdit(Record, forbid_unknown_fields=True):
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
     those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long.
@@ -373,6 +381,15 @@ class WaitingEdit(Record, sparse=("task", "by"), checked=True):
     escalated_at: float | None = None
     task: str | None = None
     by: tuple[str, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        data = {**encode(replace(self, batch=EMPTY)), "batch": self.batch.to_json()}
+        return {name: value for name, value in data.items() if value or name not in ("task", "by")}
+
+    @classmethod
+    def from_json(cls, data: Any) -> WaitingEdit:
+        batch = data.get("batch") if isinstance(data, Mapping) else None
+        return decode(cls, data if batch is None else {**data, "batch": EditBatch.from_json(batch)})
 
     @property
     def subject(self) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from asterism.core.errors import error_text
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.awaited import KINDS, wait_text
 from asterism.core.plan.edits import WaitingEdit
@@ -17,10 +15,10 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.teardowns import between
+from asterism.core.record import Record, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Record):
     """One reason: ``kind`` is a fixed word, ``name`` the id of what blocks the task, ``text`` the sentence."""
 
     kind: str
@@ -28,8 +26,7 @@ class Holder:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Record):
     """The answer. ``str`` gives it in one line."""
 
     task_id: str

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import QUEUED, RUNNING, STARTING, Node
 from asterism.core.plan.task import Dependency
+from asterism.core.record import Record, replace
 
 LARGE = 100
 """A group with more elements is folded."""
@@ -24,8 +23,7 @@ Shown = Callable[[Node], str]
 """The status of a task as people see it, such as ``Node.shown_status``."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedGroups:
+class FoldedGroups(Record):
     """``behind`` has the tasks behind each folded group, ``group_of`` the group that each of these stands behind."""
 
     behind: dict[str, list[Node]]

@@ -60,6 +60,7 @@ from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
+from asterism.core.record import decode
 
 SCHEMA = 1
 """The version of steps and snapshots."""
@@ -310,8 +311,6 @@ class RecordedConstellation(Constellation):
 class RecordedLock(AssignmentLock):
     """The assignment lock of a RecordedConstellation. It records the steps of cycles."""
 
-    __slots__ = ()
-
     @property
     def _record(self) -> Record:
         assert isinstance(self.graph, RecordedConstellation)
@@ -483,4 +482,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
     lock.waiting = [(task, epoch) for task, epoch in data["waiting"]]
     lock.opened, lock.progress_at_stuck = data["opened"], data["progress_at_stuck"]
     for item in data["cycles"]:
-        lock.add_cycle(EditCycle.from_json(item))
+        lock.add_cycle(decode(EditCycle, item))

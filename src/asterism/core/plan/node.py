@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
-from dataclasses import field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
 from asterism.core.plan.task_approval import APPROVED
+from asterism.core.record import Struct, defaults_of
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 
@@ -79,15 +78,12 @@ NO_EDGES: Any = MappingProxyType({})
 NO_SCOPE = Scope(frozenset(), frozenset(), frozenset())
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Node:
+class Node(Struct, eq=False):
     task: Task
     label: int  # position in the topological order, see topological_order.py
-    id: str = field(init=False)
-    urgency: Priority = field(init=False)  # the highest priority that waits for it, see inherited_priority.py
     number: int = 0  # counts the tasks of the plan in the order in which they were added
-    parents: dict[str, Dependency] = field(default_factory=lambda: NO_EDGES)
-    children: MutableMapping[str, Node] = field(default_factory=lambda: NO_EDGES)
+    parents: dict[str, Dependency] = NO_EDGES
+    children: MutableMapping[str, Node] = NO_EDGES
     open: int = 0
     held: int = 0
     met: int = 0  # this and the next: see joins.py, kept only while the plan has a task with join="any"
@@ -125,6 +121,10 @@ class Node:
     spent: int = 0  # attempts before the plan was retried: they do not count against its retries
     awaited_since: float | None = None  # when it began to wait for the world, or for a person; see awaited.py
     decision: str | None = None  # of a person about its start; see task_approval.py
+
+    # what follows from the task
+    id: str = ""
+    urgency: Priority = Priority.NORMAL  # the highest priority that waits for it, see inherited_priority.py
 
     def __post_init__(self) -> None:
         self.id, self.urgency = self.task.id, self.task.priority
@@ -167,8 +167,9 @@ class Node:
         return holds(dependency, status, child)
 
 
-_fields = {field.name: field.default for field in fields(Node)}
-PROGRESS: dict[str, Any] = dict(list(_fields.items())[list(_fields).index("status") :])
+_names = Node.__struct_fields__
+_progress = _names[_names.index("status") : _names.index("decision") + 1]
+PROGRESS: dict[str, Any] = {name: default for name, default in defaults_of(Node).items() if name in _progress}
 """The facts of progress with their initial values. Only those that differ are written."""
 
 

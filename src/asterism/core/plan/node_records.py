@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 from asterism.core.plan.node import AttemptTimes, Node, holds
 from asterism.core.plan.status import TERMINAL, TaskStatus
 from asterism.core.plan.task import MAPPINGS, Dependency, Priority, Task
+from asterism.core.record import replace
 
 
 class NodeState(NamedTuple):

@@ -11,7 +11,6 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -165,7 +164,7 @@ def _check_startable(graph: Graph, node: Node, chosen: Collection[Node]) -> None
 
 
 _STRUCTURE = {"task", "label", "id", "number", "parents", "children", "setup", "teardowns", "scope"}
-_KEPT = tuple(field.name for field in fields(Node) if field.name not in _STRUCTURE | {"rank", "verdicts"})
+_KEPT = tuple(name for name in Node.__struct_fields__ if name not in _STRUCTURE | {"rank", "verdicts"})
 """The fields of a node that reopening a plan changes; ``verdicts`` is changed in place."""
 
 _kept_of = attrgetter(*_KEPT)

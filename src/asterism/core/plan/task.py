@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
 from asterism.core.json_values import NOTHING, JsonObject
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.limits import uses_problems
 from asterism.core.plan import task_files
 from asterism.core.plan.awaited import excluded_problem, wait_problems, wait_text
 from asterism.core.plan.task_approval import EXCLUDED, approval_problems, approval_text
-from asterism.core.record_codec import Record
+from asterism.core.record import Record, defaults_of, replace, set_field
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of the standard library has defaults from Python 3.13 on
@@ -89,8 +87,7 @@ GROUP_LANE: Lane = ("", frozenset())
 """The lane of groups and of tasks that wait for the world: they need no device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task(Generic[Value_co]):
+class Task(Record, Generic[Value_co]):
     """What to execute, and what that requires. Immutable: an edit replaces it with another task. ``Task[int]`` is one
     whose result is a whole number; type checkers learn it from ``@plan.task``, or are told: ``Task[int](…)``.
 
@@ -147,8 +144,8 @@ class Task(Generic[Value_co]):
     argv: tuple[str, ...] | None = None
     shell: str | None = None
     http: Mapping[str, Any] | None = None
-    inputs: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    env: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    inputs: Mapping[str, Any] = NOTHING
+    env: Mapping[str, Any] = NOTHING
     cwd: str | None = None
     description: str = ""
     priority: Priority = Priority.NORMAL
@@ -160,15 +157,15 @@ class Task(Generic[Value_co]):
     estimate: float | None = None
     revocable: bool = False
     join: str = "all"
-    data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    data: Mapping[str, Any] = NOTHING
     foreach: Mapping[str, Any] | None = None
     skip_if_unchanged: Mapping[str, Any] | None = None
     untrusted: bool = False
     cost: float | None = None
     effects: frozenset[str] = frozenset()
     agent: Mapping[str, Any] | None = None
-    outputs: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    outputs: Mapping[str, str] = NOTHING
+    uses: Mapping[str, int] = NOTHING
     wait_for: Mapping[str, Any] | None = None
     plugin: Mapping[str, Any] | None = None
     heartbeat_timeout: float | None = None
@@ -182,13 +179,13 @@ class Task(Generic[Value_co]):
 
     def __post_init__(self) -> None:
         if isinstance(self.agent, str):
-            object.__setattr__(self, "agent", {"description": self.agent})
+            set_field(self, "agent", {"description": self.agent})
         for name in MAPPINGS:
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
-                object.__setattr__(self, name, MappingProxyType(dict(value)))
+                set_field(self, name, MappingProxyType(dict(value)))
         if isinstance(self.wait_for, Mapping) and "event" in self.wait_for:
-            object.__setattr__(self, "untrusted", True)
+            set_field(self, "untrusted", True)
         problems = [
             *_coerce(self, "priority", Priority, _priority),
             *_coerce(self, "needs", frozenset, _needs),
@@ -243,12 +240,12 @@ class Task(Generic[Value_co]):
         return cls(**data)
 
 
-TASK_FIELDS = frozenset(f.name for f in fields(Task)) - {"id"}
+TASK_FIELDS = frozenset(Task.__struct_fields__) - {"id"}
 
 
 def differences(old: Task, new: Task) -> dict[str, Any]:
     """The fields in which two tasks differ, with the values of the new one."""
-    names = (name for name in Task.__slots__ if name != "id")
+    names = (name for name in Task.__struct_fields__ if name != "id")
     return {name: getattr(new, name) for name in names if getattr(new, name) != getattr(old, name)}
 
 
@@ -271,7 +268,7 @@ def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) ->
     if type(value) is kind and not (kind is frozenset and value):  # the items of a set may still have any type
         return []
     try:
-        object.__setattr__(task, name, convert(value))
+        set_field(task, name, convert(value))
     except InvalidTask as error:
         return [FieldProblem(name, str(error))]
     return []
@@ -526,7 +523,7 @@ def _is_number(value: object) -> bool:
     )
 
 
-TASK_DEFAULTS = {name: getattr(Task("blank"), name) for name in Task.__slots__ if name not in ("id", "call")}
+TASK_DEFAULTS = {name: default for name, default in defaults_of(Task).items() if name != "call"}
 """The optional fields with their defaults."""
 
 
@@ -545,8 +542,7 @@ def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
     return f"{module}:{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency(Record, sparse=("when", "handled")):
+class Dependency(Record, forbid_unknown_fields=True):
     """``target`` may start after ``source`` ended as ``on`` requires, if the condition ``when`` holds for its result.
 
     ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
@@ -579,6 +575,12 @@ class Dependency(Record, sparse=("when", "handled")):
             raise InvalidTask(f"{self.source!r} -> {self.target!r}: a teardown takes no condition")
         if self.source == self.target:
             raise InvalidTask(f"task {self.source!r} cannot depend on itself")
+
+    def to_json(self) -> JsonObject:
+        """``when`` and ``handled`` only if they say something."""
+        out: JsonObject = {"source": self.source, "target": self.target, "on": self.on}
+        more = {"when": self.when, "handled": self.handled or None}
+        return {**out, **{name: value for name, value in more.items() if value is not None}}
 
     @property
     def requirement(self) -> str:

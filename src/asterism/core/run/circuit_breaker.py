@@ -27,11 +27,10 @@ no work is taken away (``mass_loss_hold_until``); after that it is, so that the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from asterism.core.backoff import retry_delay
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, replace
 from asterism.core.run.session import OPEN, Session
 
 MAX_TROUBLES = 3
@@ -55,8 +54,7 @@ class Completion(NamedTuple):
     ended_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class Breaker(Record):
     """The state of the breaker of one device. Immutable: each event returns the next state.
 
     ``now`` is the device's own clock, ``at`` the store's. ``failing`` are the workflows of the current row of quick

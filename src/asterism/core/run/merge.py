@@ -48,7 +48,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from math import inf
 from typing import Any, TypeVar
 
@@ -67,7 +66,7 @@ from asterism.core.run.run import (
 )
 from asterism.core.run.transitions import FORGOTTEN
 
-_NAMES = tuple(field.name for field in fields(Run))
+_NAMES = Run.__struct_fields__
 FIXED = tuple(name for name in _NAMES[: _NAMES.index("revision")] if name != "priority")
 """The fields that are set at creation and never change."""
 

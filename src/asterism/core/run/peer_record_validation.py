@@ -57,8 +57,8 @@ def problems_in(run: Run) -> list[str]:
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
     """The fields with an invalid value."""
     for name, valid in _FIELD_CHECKS.items():
-        if name not in vars(run) or not valid(getattr(run, name)):
-            yield name, vars(run).get(name)
+        if not valid(getattr(run, name)):
+            yield name, getattr(run, name)
 
 
 def _name(value: Any) -> bool:

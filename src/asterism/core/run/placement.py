@@ -19,8 +19,8 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import PLUGIN_NEED, Lane, plugins_in
+from asterism.core.record import Record, Struct
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import ABROAD, OPEN, Session, election_ranks
 
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow  # which checks its strategy with STRATEGIES
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Record):
     load: float = 40.0
     connection: float = 30.0
     rank: float = 20.0
     capability: float = 10.0
 
 
-@dataclass(slots=True, eq=False)
-class Candidate:
+class Candidate(Struct, eq=False):
     """A device as strategies see it."""
 
     id: str

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
 
 from asterism.core.json_values import NOTHING
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, replace
 from asterism.core.run.run import Owner
 
 OPEN, REPLACED, REVOKED, ENDED, ABROAD = "open", "replaced", "revoked", "ended", "abroad"
@@ -49,8 +48,7 @@ PATH = "path of peers"
 that of the device to the last one before the peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Record):
     """``beat_at`` is the time of its last heartbeat, by the store's clock; it counts as reachable for ``timeout``
     seconds after that. ``used`` is how many runs it owns. ``profile`` is what the device reports about itself: os, cpu,
     battery, labels, whether it is resting, …. ``accepts`` is its own rule about the runs that it takes, an
@@ -65,7 +63,7 @@ class Session:
     backlog: int = 0
     accepts: str | None = None
     timeout: float = DEFAULT_TIMEOUT
-    profile: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    profile: Mapping[str, Any] = NOTHING
     revision: int = 1
     state: str = OPEN
     draining: bool = False

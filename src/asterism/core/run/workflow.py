@@ -7,20 +7,18 @@ it was created.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import field, fields, replace
 from typing import Any
 
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
-from asterism.core.lazy_dataclass import dataclass
 from asterism.core.plan.task import ACTIONS, Task, action_needs, capabilities, import_path, kind_of
+from asterism.core.record import Record, defaults_of, replace, set_field
 from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.run import KEEP_RULES
 
 
-@dataclass(frozen=True)
-class Workflow:
+class Workflow(Record):
     """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell``, ``http``, ``agent`` (work
     for an agent) and ``plugin`` (work of a plug-in), as in a ``Task``, is executed. ``{name}`` in a word of ``argv`` or
     in a URL stands for an input of the run.
@@ -47,7 +45,7 @@ class Workflow:
     argv: tuple[str, ...] | None = None
     shell: str | None = None
     http: Mapping[str, Any] | None = None
-    env: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    env: Mapping[str, Any] = NOTHING
     cwd: str | None = None
     description: str = ""
     needs: frozenset[str] = frozenset()
@@ -73,7 +71,7 @@ class Workflow:
     backoff_most: float = 300.0
     version: int = 0
     agent: Mapping[str, Any] | None = None
-    uses: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    uses: Mapping[str, int] = NOTHING
     outputs: Mapping[str, str] | None = None
     plugin: Mapping[str, Any] | None = None
 
@@ -83,7 +81,7 @@ class Workflow:
         if wants is None:
             problems.append(FieldProblem("wants", f"wants is a list of strings, not {safe_repr(self.wants)}"))
         else:
-            object.__setattr__(self, "wants", wants)
+            set_field(self, "wants", wants)
         try:  # what a workflow executes obeys the rules of a task
             outputs = NOTHING if self.outputs is None else self.outputs
             action = Task("it", outputs=outputs, **{name: getattr(self, name) for name in _ACTION})
@@ -91,8 +89,8 @@ class Workflow:
             problems += error.problems
         else:
             for name in _ACTION:
-                object.__setattr__(self, name, getattr(action, name))
-            object.__setattr__(self, "needs", self.needs | action_needs(self))
+                set_field(self, name, getattr(action, name))
+            set_field(self, "needs", self.needs | action_needs(self))
         if problems:
             texts = "; ".join(problem.text for problem in problems)
             raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {texts}", problems)
@@ -143,8 +141,7 @@ class Workflow:
 
 
 _ACTION = (*ACTIONS, "env", "cwd", "description", "needs", "device", "uses")
-_MAPPINGS = ("env", "uses")
-DEFAULTS = {f.name: NOTHING if f.name in _MAPPINGS else f.default for f in fields(Workflow) if f.name != "name"}
+DEFAULTS = defaults_of(Workflow)
 """The optional fields with their defaults."""
 
 

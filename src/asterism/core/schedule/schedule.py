@@ -8,13 +8,11 @@ The state (``after``, ``next``, ``due``, ``seen``, ``open``, ``replaced``, ``mad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields, replace
 from typing import Any
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject, plain_json
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import InvalidRecord, Record
+from asterism.core.record import InvalidRecord, Record, defaults_of, replace
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""
@@ -37,8 +35,7 @@ class InvalidSchedule(AsterismError, ValueError):
     """A schedule with values that cannot be used, or a record that cannot be read."""
 
 
-@dataclass(frozen=True)
-class Schedule(Record, checked=True):
+class Schedule(Record, forbid_unknown_fields=True):
     """``workflow`` or ``plan``, and one of ``cron``, ``every`` and ``on_event`` are set.
 
     ``workflow``    the workflow whose runs are created; each tick uses its latest version
@@ -71,7 +68,7 @@ class Schedule(Record, checked=True):
 
     name: str
     workflow: str | None = None
-    input: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    input: Mapping[str, Any] = NOTHING
     priority: int | None = None
     device: str | None = None
     plan: str | None = None
@@ -146,7 +143,7 @@ class Schedule(Record, checked=True):
             raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: {error}") from None
 
 
-DEFAULTS = {field.name: NOTHING if field.default is MISSING else field.default for field in fields(Schedule)[1:]}
+DEFAULTS = defaults_of(Schedule)
 """The optional fields with their defaults."""
 
 

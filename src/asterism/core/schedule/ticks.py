@@ -24,12 +24,10 @@ import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from asterism.core.lazy_dataclass import dataclass
-from asterism.core.record_codec import InvalidRecord, Record, read_record
+from asterism.core.record import InvalidRecord, Record, decode, replace
 from asterism.core.schedule.schedule import Schedule
 
 NextTick = Callable[[float], int | None]
@@ -223,8 +221,8 @@ def late_times(schedule: Schedule) -> dict[str, float]:
 def history_of(data: object) -> list[TickEntry]:
     """The entries of a history, oldest first, from JSON. Raises TypeError or InvalidRecord."""
     return [
-        read_record(TickEntry, TickEntry(*values))
-        for values in read_record(list[list[Any]], data if isinstance(data, list) else [])
+        decode(TickEntry, TickEntry(*values))
+        for values in decode(list[list[Any]], data if isinstance(data, list) else [])
     ]
 
 
@@ -324,8 +322,7 @@ MOST_FAILURES = 20
 """How many of the plans that did not succeed are named: the last ones."""
 
 
-@dataclass(frozen=True)
-class Backfill(Record, sparse=True, checked=True):
+class Backfill(Record, omit_defaults=True, forbid_unknown_fields=True):
     """``first`` and ``last`` are the first and the last tick, ``total`` is how many there are. With ``every`` they are
     so many seconds apart, otherwise those of the schedule. ``open`` are the plans that have not ended, oldest first;
     ``skipped`` counts the ticks whose plan had succeeded before, with ``only_missing`` all whose plan had ended.

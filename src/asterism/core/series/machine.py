@@ -32,14 +32,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.history import step_time
 from asterism.core.json_values import JsonObject
-from asterism.core.lazy_dataclass import dataclass
+from asterism.core.record import Record, replace
 
 SCHEMA = 1
 
@@ -62,8 +61,7 @@ class Live(NamedTuple):
     assigned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Record):
     """One state of a series. Items are run ids or issue numbers. ``revision`` counts changes; 0 is an unused series.
     Times are seconds, to the millisecond. ``lease`` is the length of the lease of the active item, in seconds;
     ``leases`` has the lengths that queued items asked for, in the order of the queue. ``forced`` are the items, the

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.base import expressions
@@ -20,6 +19,7 @@ from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
+from asterism.core.record import replace as replaced
 from asterism.core.run.session import DEFAULT_TIMEOUT, Session, device_name_problem
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.execution.function_calls import start_capture, stop_capture

@@ -26,11 +26,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from asterism.base.expressions import holds
 from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, mismatch_reason, resting_reason, score, unmet_reason
 from asterism.core.run.run import Run

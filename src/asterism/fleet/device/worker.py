@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from asterism.core.errors import (
     TooLarge,
 )
 from asterism.core.json_values import plain_json
+from asterism.core.record import replace
 from asterism.core.run.run import COMPLETED, Grant, Run, queue_order
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow

@@ -19,12 +19,10 @@ A key that is left out allows nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from typing import Any
 
 from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, describe_value
@@ -37,12 +35,6 @@ LARGEST = 1 << 20
 _DEEPEST = 4
 _NUMBER = re.compile(r"[-+]?(?:0[0-7]*|[1-9][0-9]*|[0-9]+\.[0-9]+)")
 _LONGEST_INTEGER = 20
-
-_VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
-_FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
-
-
-_PLUGIN = re.compile(r"[a-z*?][a-z0-9_*?-]*")
 
 
 class InvalidDevicePolicy(AsterismError):
@@ -68,7 +60,7 @@ def parse(text: str, name: str = "policy") -> Rules:
     if isinstance(data, dict):
         rules = _rules(data, mistakes)
     elif not mistakes:
-        keys = ", ".join(_File.model_fields)
+        keys = ", ".join(_KEYS)
         problem = (
             f"a device policy must be a mapping with some of the keys {keys}; to allow nothing, write shell: false"
         )
@@ -86,113 +78,81 @@ def _plain_value(text: str) -> Any:
     return text if text == "~" else constant_or_text(text)
 
 
-def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
-    try:
-        model = _File.model_validate(data)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False):
-            mistakes.append(Mistake(line_of(data, problem["loc"]), _sentence(problem)))
+def _rules(data: Mapping[str, Any], mistakes: list[Mistake]) -> Rules:
+    for key, value in data.items():
+        mistakes += [Mistake(line_of(data, place), text) for place, text in _problems(key, value)]
+    if mistakes:
         return Rules()
-    values: dict[str, Any] = {}
-    for key in model.model_fields_set:
-        value = getattr(model, key)
-        values[key] = tuple(value) if isinstance(value, list) else value
+    values: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     return Rules(**values)
 
 
-# -- the model ---------------------------------------------------------------------------------------------------------
+def _problems(key: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with the value of a key, and where."""
+    if key not in _KEYS:
+        near = get_close_matches(key, _KEYS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(_KEYS)}"
+        yield (key,), f"there is no key {key!r}; {hint}"
+    elif key == "shell":
+        if not isinstance(value, bool):
+            yield (key,), f"shell must be true or false, not {describe_value(value)}"
+    elif not isinstance(value, list):
+        yield (key,), f"{key} must be a list, such as [one, two], not {describe_value(value)}"
+    else:
+        for index, item in enumerate(value):
+            why = _CHECKS[key](item) if isinstance(item, str) else "must be text"
+            if why is not None:
+                yield (key, index), f"{key}[{index}] {why}, not {describe_value(item)}"
 
 
-def _command(text: str) -> str:
+# -- the checks of one item: what it must be, or None ------------------------------------------------------------------
+
+Check = Callable[[str], str | None]
+
+
+def _command(text: str) -> str | None:
     if "/" in text:
         return _path(text)
-    if not text or text in (".", "..", "~"):
-        raise ValueError("must be a name or an absolute path")
-    return text
+    return "must be a name or an absolute path" if text in ("", ".", "..", "~") else None
 
 
-def _path(text: str) -> str:
+def _path(text: str) -> str | None:
     if not text.startswith(("/", "~/")):
-        raise ValueError("must be an absolute path")
-    if ".." in text.split("/"):
-        raise ValueError("must be a path without ..")
-    return text
+        return "must be an absolute path"
+    return "must be a path without .." if ".." in text.split("/") else None
 
 
-def _directory(text: str) -> str:
-    return text if text == "~" else _path(text)
+def _directory(text: str) -> str | None:
+    return None if text == "~" else _path(text)
 
 
-def _host(text: str) -> str:
-    HostRule.parse(text)
-    return text
+def _host(text: str) -> str | None:
+    try:
+        HostRule.parse(text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
-def _function(text: str) -> str:
-    if not _FUNCTION.fullmatch(text):
-        raise ValueError("must be package.module:function, with * for any part")
-    return text
+def _permission(text: str) -> str | None:
+    return None if text in PERMISSIONS else f"must be one of {', '.join(PERMISSIONS)}"
 
 
-def _variable(text: str) -> str:
-    if not _VARIABLE.fullmatch(text):
-        raise ValueError("must be the name of a variable, with * for any part")
-    return text
+def _fits(pattern: str, what: str) -> Check:
+    form = re.compile(pattern, re.ASCII)
+    return lambda text: None if form.fullmatch(text) else f"must be {what}, with * for any part"
 
 
-def _workflow(text: str) -> str:
-    if not text:
-        raise ValueError("must be the name of a workflow, with * for any part")
-    return text
-
-
-def _plugin(text: str) -> str:
-    if not _PLUGIN.fullmatch(text):
-        raise ValueError("must be the name of a plug-in, with * for any part")
-    return text
-
-
-def _permission(text: str) -> str:
-    if text not in PERMISSIONS:
-        raise ValueError(f"must be one of {', '.join(PERMISSIONS)}")
-    return text
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    commands: list[Annotated[str, AfterValidator(_command)]] = []
-    shell: bool = False
-    callables: list[Annotated[str, AfterValidator(_function)]] = []
-    hosts: list[Annotated[str, AfterValidator(_host)]] = []
-    directories: list[Annotated[str, AfterValidator(_directory)]] = []
-    environment: list[Annotated[str, AfterValidator(_variable)]] = []
-    secrets: list[Annotated[str, AfterValidator(_variable)]] = []
-    workflows: list[
-        Annotated[str, AfterValidator(_workflow)]
-    ] = []  # all workflows if it is left out; an empty list allows none
-    permissions: list[Annotated[str, AfterValidator(_permission)]] = []
-    plugins: list[Annotated[str, AfterValidator(_plugin)]] = []
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-_WANTED = {
-    "list_type": "a list, such as [one, two]",
-    "bool_type": "true or false",
-    "string_type": "text",
+_variable = _fits(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "the name of a variable")
+_CHECKS: dict[str, Check] = {
+    "commands": _command,
+    "callables": _fits(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", "package.module:function"),
+    "hosts": _host,
+    "directories": _directory,
+    "environment": _variable,
+    "secrets": _variable,
+    "workflows": _fits(r"(?s:.+)", "the name of a workflow"),
+    "permissions": _permission,
+    "plugins": _fits(r"[a-z*?][a-z0-9_*?-]*", "the name of a plug-in"),
 }
-
-
-def _sentence(problem: Any) -> str:
-    path, kind, value = problem["loc"], problem["type"], problem["input"]
-    written = "".join(f"[{part}]" if isinstance(part, int) else str(part) for part in path)
-    if kind == "extra_forbidden":
-        known = list(_File.model_fields)
-        near = get_close_matches(str(path[-1]), known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(known)}"
-        return f"there is no key {written!r}; {hint}"
-    if kind == "value_error":
-        return f"{written} {problem['ctx']['error']}, not {describe_value(value)}"
-    wanted = _WANTED.get(kind)
-    return f"{written} must be {wanted}, not {describe_value(value)}" if wanted else f"{written}: {problem['msg']}"
+_KEYS = ("commands", "shell", *[key for key in _CHECKS if key != "commands"])

@@ -16,11 +16,12 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from asterism.core.backoff import retry_delay
+from asterism.core.record import replace
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from asterism.series.claims import signed
 from asterism.series.compare_and_swap import (

@@ -12,11 +12,11 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate
 
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.store import dump_format, row_codec
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query, TakeRequest, Watch, Write
