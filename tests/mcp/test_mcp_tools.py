@@ -334,7 +334,7 @@ async def test_mistakes_are_answers_that_a_model_can_read() -> None:
         for tool, arguments, message in (
             ("read_plan", {"plan": "nothing"}, "there is no plan 'nothing'"),
             ("read_plan", {}, "the arguments of read_plan are not valid: the key 'plan' is missing"),
-            ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan: expected `str`, got `int`"),
+            ("read_plan", {"plan": 7}, "the arguments of read_plan are not valid: plan must be text"),
             ("read_plan", {"plan": "a\nb"}, "no plan has such a name"),
             (
                 "read_plan",
