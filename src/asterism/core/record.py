@@ -272,8 +272,6 @@ def _has_shape(kind: Any, value: Any) -> bool:
         return any(_has_shape(part, value) for part in typing.get_args(kind))
     if origin is typing.Literal:
         return any(type(value) is type(choice) for choice in typing.get_args(kind))
-    if origin is Any:
-        return True
     if origin in (int, float):
         return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
     if origin in _LISTS:

@@ -8,6 +8,7 @@ import pytest
 
 from asterism.core.errors import PlanError
 from asterism.core.plan.edit_rules import EditRule
+from asterism.core.record import InvalidRecord
 
 
 class Rule(EditRule):
@@ -75,3 +76,8 @@ def test_data_that_is_no_rule(data: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError) as refused:
         Rule.from_json(data)
     assert str(refused.value) == problem
+
+
+def test_a_rule_is_an_object() -> None:
+    with pytest.raises(InvalidRecord, match="a rule is an object, not 'loud'"):
+        Rule.from_json("loud")
