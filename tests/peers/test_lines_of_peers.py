@@ -89,6 +89,21 @@ async def test_the_store_of_a_relayed_device_may_become_a_peer() -> None:
     assert devices == {"laptop": None, "kitchen": "kitchen", "garage": "garage"}
 
 
+async def test_the_store_of_a_device_that_nobody_relays_any_more_may_become_a_peer() -> None:
+    sides = await line("laptop", "kitchen", "garage")
+    laptop, kitchen, garage = sides
+    await sync_all(sides)
+    await kitchen.exchange.peers.remove("garage")
+    await sync_all(sides[:2])
+    await laptop.knows(garage)
+    await garage.knows(laptop)
+    await laptop.sync_with(garage)
+    await garage.sync_with(laptop)
+    devices = {session.device: session.peer for session in await laptop.fleet.devices()}
+    assert devices == {"laptop": None, "kitchen": "kitchen", "garage": "garage"}
+    assert not await laptop.notices("impostor")
+
+
 async def test_a_peer_cannot_take_the_device_of_another_by_relaying_it() -> None:
     laptop = await (await Side("laptop").joined()).knows(Side("kitchen"))
     garage = await (await Side("garage").joined()).knows(laptop)

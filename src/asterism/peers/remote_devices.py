@@ -85,7 +85,8 @@ async def store_announcement(store: Store, sender: Peer, devices: object) -> int
         ]
         for session in gone:
             if session.state == ABROAD and not await _has_own_work(store, session):
-                writes.append(PutSession(session.changed(state=ENDED, profile={}), session.revision))
+                profile = {PATH: [*session.path]} if session.path else {}  # its own store may announce it from now on
+                writes.append(PutSession(session.changed(state=ENDED, profile=profile), session.revision))
         await store.commit(writes)
         return refused, gone
 
