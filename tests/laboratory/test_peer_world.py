@@ -131,7 +131,7 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        pytest.param("records long after", 2, marks=pytest.mark.long),
+        pytest.param("records long after", 154, marks=pytest.mark.long),
         pytest.param("was closed as forgotten, and it is open", 24, marks=pytest.mark.long),
     ],
 )
