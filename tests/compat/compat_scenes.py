@@ -11,8 +11,8 @@ from typing import Any
 
 from asterism.compat import galaxy, orion
 from asterism.compat.galaxy import Event, EventBus, EventType, ExecutionResult, IEventObserver, TaskStar, TaskStarLine
-from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 
 ENDS = (EventType.TASK_COMPLETED, EventType.TASK_FAILED)
 

@@ -22,8 +22,8 @@ from asterism.compat.galaxy import (
     TaskStarLine,
     TaskStatus,
 )
-from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Devices, Dialect, Session, at
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

@@ -20,8 +20,8 @@ from asterism.compat.galaxy import (
     TaskStar,
     TaskStarLine,
 )
-from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, SEEDS, Agent, Devices, Dialect, Session, run
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

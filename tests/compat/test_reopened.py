@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from asterism.compat.galaxy import ConstellationState, ModificationRejected, TaskStar, TaskStarLine, TaskStatus
-from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, Devices, Dialect, Session, at
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -22,8 +22,8 @@ from asterism.compat.galaxy import (
     TaskStarSchema,
     TaskStatus,
 )
-from asterism.core.plan.invariants import check_invariants
 from tests.compat.compat_scenes import DIALECTS, GALAXY, Dialect
+from tests.laboratory.plan_invariants import check_invariants
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 

@@ -13,7 +13,6 @@ from asterism.core.plan import edits, plan_end
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.durable import admin, compaction
 from asterism.durable.admin import reopen_plan
@@ -25,6 +24,7 @@ from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import PutRegister, Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, task
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

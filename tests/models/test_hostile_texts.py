@@ -15,7 +15,6 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import EditScope
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.models import ModelCaller, ModelEditor, plan_prompt
 from asterism.models.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
@@ -25,6 +24,7 @@ from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import EditEvent, TaskEvent
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from tests.laboratory.plan_invariants import check_invariants
 from tests.models.editor_scenes import CHAT, served
 from tests.models.editor_scenes import editor as model_editor
 from tests.models.hostile_texts import OK, PAYLOADS, STYLES, Hostile, build, hostile_texts, obeyed

@@ -16,13 +16,13 @@ from asterism.api.operation import NoProposal
 from asterism.api.plan_operations import ProposeEdit
 from asterism.api.system import LocalSystem
 from asterism.core.errors import EditRejected
-from asterism.core.plan.invariants import check_invariants
 from asterism.fleet.fleet import Fleet
 from asterism.models import Budget, StoreCassette
 from asterism.models.edit_proposals import EditProposer
 from asterism.models.model_calls import ModelCaller
 from asterism.models.model_editor import ModelEditor
 from asterism.store.memory import MemoryStore
+from tests.laboratory.plan_invariants import check_invariants
 from tests.models.editor_scenes import orchestrator, pipeline
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from asterism import Constellation, Event, LocalDevice, Orchestrator, Result, Task
-from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 
 Outcome = TypeVar("Outcome")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, EditEvent, LocalDevice, Orchestrator, Task, edits
-from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,

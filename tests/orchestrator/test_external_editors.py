@@ -11,7 +11,7 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from asterism.core.errors import EditRejected
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
-from asterism.core.plan.invariants import check_invariants
+from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import Diary, after, at, chain, independent, span
 
 pytestmark = pytest.mark.virtual_time

@@ -10,8 +10,8 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.core.errors import AlreadyRunning, EditRejected
-from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,

@@ -11,10 +11,10 @@ import pytest
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
 from asterism.core.plan import edits
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.orchestrator import Orchestrator
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

@@ -21,11 +21,11 @@ from asterism.core.plan.edits import (
     RemoveTask,
     UpdateTask,
 )
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.events import EditEvent
 from asterism.orchestrator.orchestrator import Orchestrator
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,8 +9,8 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.core.plan.edits import CancelTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.orchestrator import execution
+from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import Script, after, at, failing, orchestrate, stubborn, until
 
 pytestmark = pytest.mark.virtual_time

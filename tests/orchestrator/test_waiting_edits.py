@@ -11,12 +11,12 @@ from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import AddDependency, AddTask, ApprovalGone, EditBatch, EditWaits, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.orchestrator.devices import LocalDevice
 from asterism.orchestrator.events import EditEvent
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,11 +11,11 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.core.plan.awaited import timeout_error
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.waiting_tasks import WaitingTasks
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import after, orchestrate
 
 pytestmark = pytest.mark.virtual_time

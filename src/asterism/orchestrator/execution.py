@@ -608,7 +608,7 @@ class Execution:
         self.plan.queue.activate_all()
         self.wake()
 
-    def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
+    def outside_the_queue(self) -> set[Node]:  # for tests
         asking = {self.plan.nodes[edit.task] for edit in self.waiting.waiting.values() if edit.task is not None}
         return {*self.parked, *self.waiting.parked, *self.unplaceable, *self.awaiting, *asking}
 

@@ -18,8 +18,7 @@
 ``device_check``             ``check_device``: whether a device of one's own keeps what the protocol promises
 ===========================  ===========================================================================================
 
-``check_invariants`` (of ``asterism.core.plan.invariants``) recomputes every counter of a plan, and raises
-AssertionError if one is wrong. Each name is imported when it is first asked for. No other room imports from this one.
+Each name is imported when it is first asked for. No other room imports from this one.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.core.plan.invariants import check_invariants as check_invariants
     from asterism.testing.device_check import check_device as check_device
     from asterism.testing.pretended_device import PretendedDevice as PretendedDevice
     from asterism.testing.pretended_device import PretendedFailure as PretendedFailure

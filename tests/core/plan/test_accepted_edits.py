@@ -30,12 +30,12 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.graph import is_modifiable
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, Step, replay
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import Task
 from tests.core.plan.test_plan_machine import check, evaluate
+from tests.laboratory.plan_invariants import check_invariants
 
 STEPS = 120
 ENOUGH = 0.7

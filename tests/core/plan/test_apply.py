@@ -18,10 +18,10 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import Dependency, Task
 from tests.core.plan.tiny_plans import begin, chain, end, facts, fail, ready, start, structure, told, violations
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def reasons(problems: list[Any]) -> list[tuple[int | None, str]]:

@@ -6,9 +6,9 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Dependency, Task
 from tests.core.plan.tiny_plans import begin, chain, end, ready, structure, told, violations
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def edges(plan: Constellation) -> set[tuple[str, str]]:

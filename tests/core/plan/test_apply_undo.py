@@ -18,9 +18,9 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, ready, start, structure, through_json, violations
+from tests.laboratory.plan_invariants import check_invariants
 
 BATCHES: list[list[Any]] = [
     [AddTask(Task("x", retries=1)), AddDependency("a", "x", "failure"), AddDependency("x", "c", when="ok")],

@@ -16,11 +16,11 @@ from asterism.core.plan.assignment_lock import (
 )
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, ready, start
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def pairs(*sources: str, **fields: Any) -> Constellation:

@@ -29,10 +29,10 @@ from asterism.core.plan.awaited import (
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import why
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
+from tests.laboratory.plan_invariants import check_invariants
 
 EVENT: Mapping[str, Any] = {"event": "payment/17"}
 BERLIN = ZoneInfo("Europe/Berlin")

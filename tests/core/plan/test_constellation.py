@@ -9,10 +9,10 @@ import pytest
 from asterism.core.errors import CycleFound, DuplicateTask, EditRejected, InvalidTask, PlanError, UnknownTask, Violation
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import AddTask, EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency, Task
 from tests.core.plan.tiny_plans import begin, chain, end, facts, ready, start
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def test_a_plan_is_built_task_by_task_and_its_version_stays_zero() -> None:

@@ -19,10 +19,10 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import CANCELLED, COMPLETED, RUNNING
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, start, structure
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def test_two_equal_plans_differ_in_nothing() -> None:

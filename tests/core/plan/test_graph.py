@@ -10,10 +10,10 @@ from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, erro
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask
 from asterism.core.plan.graph import accept_condition, cannot_evaluate
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, told
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def fork(**edges: Any) -> Constellation:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end
+from tests.laboratory.plan_invariants import check_invariants
 
 TEMPLATE = {"from": "list", "template": {"shell": "echo {item}"}}
 

@@ -25,10 +25,10 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.explain import why
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, TERMINAL
 from asterism.core.plan.task import Priority, Task
 from tests.core.plan.tiny_plans import begin, ready
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def inverted(on: str = "success") -> Constellation:

@@ -11,11 +11,11 @@ from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import why
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end, fail, ready, review, start, through_json, told, violations
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def truth(condition: str, status: TaskStatus, result: Any) -> bool | str:

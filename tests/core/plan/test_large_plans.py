@@ -8,12 +8,12 @@ from asterism.core.errors import CycleFound
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import CANCELLED, COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
 from asterism.orchestrator.result import parallelism
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start
+from tests.laboratory.plan_invariants import check_invariants
 
 pytestmark = pytest.mark.long
 

@@ -18,12 +18,12 @@ from asterism.core.plan import edits, plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import AddDependency, AddTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.node_records import NodeRecords, SharedNodes, is_immutable, own_copy, own_task
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Task
+from tests.laboratory.plan_invariants import check_invariants
 
 IDS = [f"t{number}" for number in range(8)]
 ids = st.sampled_from(IDS)

@@ -11,12 +11,12 @@ import pytest
 from asterism.core.errors import CycleFound, EditRejected, NotJson, PlanError, RecordedError, UnknownTask
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.plan_codec import clone
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, structure, through_json
+from tests.laboratory.plan_invariants import check_invariants
 
 STAGES: dict[str, Callable[[], Constellation]] = {}
 

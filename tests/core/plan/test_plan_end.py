@@ -10,10 +10,10 @@ from asterism.core.errors import EditRejected, PlanError, UnknownTask, Violation
 from asterism.core.plan import edits, plan_end
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import PENDING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, facts, fail, ready, through_json, told
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def failed_plan() -> Constellation:

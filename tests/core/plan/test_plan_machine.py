@@ -15,7 +15,6 @@ from asterism.core.plan.assignment_lock import POLICIES, AssignmentLock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import (
@@ -31,6 +30,7 @@ from asterism.core.plan.status import (
 )
 from asterism.core.plan.task import OUTCOMES, Task
 from asterism.core.plan.teardowns import teardowns_of
+from tests.laboratory.plan_invariants import check_invariants
 
 IDS = [f"t{number}" for number in range(8)]
 ids = st.sampled_from(IDS)

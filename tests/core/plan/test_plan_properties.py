@@ -16,10 +16,10 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline, diff, merge
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.plan_codec import clone
 from asterism.core.plan.status import COMPLETED, FAILED, TERMINAL
 from asterism.core.plan.task import OUTCOMES, Priority, Task
+from tests.laboratory.plan_invariants import check_invariants
 
 NAMES = [f"t{number}" for number in range(9)]
 

@@ -18,11 +18,11 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import provisional_below
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, told
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def speculative(*ids: str) -> Constellation:

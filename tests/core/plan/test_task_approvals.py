@@ -23,11 +23,11 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.explain import approval_holder
 from asterism.core.plan.group_elements import failed_elements, needs_person, results_without_failures
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.taint import approval_violations
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_approval import APPROVED, approval_text, may_decide
+from tests.laboratory.plan_invariants import check_invariants
 
 GATE = {"by": ["ann", "group:ops"], "timeout": 60.0}
 

@@ -25,7 +25,6 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.explain import why
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import (
@@ -40,6 +39,7 @@ from asterism.core.plan.status import (
 from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import NO_SCOPE, between, teardowns_of
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, violations
+from tests.laboratory.plan_invariants import check_invariants
 
 CREATE_LOAD_VERIFY = ("create", "load", "verify")
 

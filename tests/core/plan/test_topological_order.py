@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import CycleFound
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.core.plan.topological_order import parents_first
 from tests.core.plan.tiny_plans import chain
+from tests.laboratory.plan_invariants import check_invariants
 
 NODES = 9
 edges = st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda edge: edge[0] != edge[1])

@@ -10,9 +10,9 @@ import pytest
 from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING, TaskStatus
 from asterism.core.plan.task import Task
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def chain(*ids: str, **fields: Any) -> Constellation:

@@ -27,9 +27,9 @@ from asterism import (
 )
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import TERMINAL
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def race(seed: int, policy: str | None = None) -> list[str]:

@@ -18,10 +18,10 @@ from asterism import Constellation, EditBatch, EditRejected, LocalDevice, Orches
 from asterism.core.errors import DeviceLost, DeviceUnavailable, PlanError
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Priority
 from asterism.testing.virtual_time import run
+from tests.laboratory.plan_invariants import check_invariants
 
 OUTCOMES = ["success", "success", "completion", "failure"]
 

@@ -18,11 +18,11 @@ Edits (edits.py) are data. ``apply`` (apply.py) carries out a batch completely o
 (diff.py) turn a changed copy into a batch. topological_order.py keeps the order and finds cycles, edge by edge.
 
 Records: plan_codec.py writes a plan as JSON and takes snapshots while the plan runs. journal.py records every step and
-replays it. explain.py answers why a task does not run, invariants.py recomputes all derived facts for tests.
+replays it. explain.py answers why a task does not run.
 
 Invariants: I1 two executions never share an epoch; I2 the labels are a topological order; I3 an edit never changes a
-task that runs or has ended, unless it is provisional; I4 edges agree at both ends. ``invariants.check_invariants``
-checks them.
+task that runs or has ended, unless it is provisional; I4 edges agree at both ends. The tests recompute them
+(``tests/laboratory/plan_invariants.py``).
 
 To add an edit: a class in edits.py with its JSON, a handler in apply.py. To add a step that changes a plan: a method of
 ``Graph``, its recording in journal.py and its entry in the replay table. To add a lock policy:
@@ -30,6 +30,7 @@ To add an edit: a class in edits.py with its JSON, a handler in apply.py. To add
 1. assignment_lock.py: its name in ``LockPolicy``, from which ``POLICIES``, the option ``--lock-policy`` and the model
    of plan files take it; and what it holds: ``holds_everything``, or a flag of the graph, such as ``speculative``.
 2. graph.py: which held tasks may start, in ``Graph.start`` and ``Graph.requeue``.
-3. The same decision in explain.py (``_reviews``), in invariants.py, and in ``Result.holds`` of orchestrator/result.py.
+3. The same decision in explain.py (``_reviews``), in ``Result.holds`` of orchestrator/result.py, and in the invariants
+   of the tests.
 4. docs/explanation/assignment-lock.md, and the JSON Schema of plan files (docs/reference/plan-file.schema.json).
 """

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.status import COMPLETED, FAILED, PENDING
 from asterism.core.plan.task import Dependency
 from tests.core.plan.tiny_plans import begin, chain, end, start
+from tests.laboratory.plan_invariants import check_invariants
 
 
 def plan_with_progress() -> Constellation:

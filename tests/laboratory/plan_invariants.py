@@ -1,4 +1,4 @@
-"""Invariants of a plan: recompute every derived fact and compare; for tests and simulation."""
+"""Invariants of a plan: every derived fact is recomputed and compared."""
 
 from __future__ import annotations
 
