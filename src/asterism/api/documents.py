@@ -915,8 +915,8 @@ class Limit(Document):
 
 
 class LimitUser(Document):
-    """A run that holds a limit or waits for it; ``uses`` has the amount for each name. ``since`` is when it was
-    assigned, or began to wait."""
+    """A run that holds a limit or waits for it, or a task that the process of a plan does itself; ``uses`` has the
+    amount for each name. ``since`` is when it was assigned, or began to wait."""
 
     id: str
     workflow: str

@@ -9,7 +9,7 @@ from typing import Any
 from asterism.api.credentials import CREDENTIALS, Credential
 from asterism.core.errors import AsterismError
 from asterism.core.limits import Account as LimitAccount
-from asterism.core.limits import Limit
+from asterism.core.limits import Hold, Limit
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.schedule import Schedule
@@ -25,7 +25,7 @@ from asterism.peers.invitations import expiry_of
 from asterism.peers.registry import PEER_PREFIX, Peer
 from asterism.series.register import Change
 from asterism.series.store_register import HISTORY_PREFIX, STATE_PREFIX
-from asterism.store.protocol import LIMIT_ACCOUNTS, LIMITS, Register, Store
+from asterism.store.protocol import LIMIT_ACCOUNTS, LIMIT_HOLDS, LIMITS, Register, Store
 
 DECODERS: dict[str, Callable[[Any], Any]] = {
     audit_log.PREFIX: audit_log.AuditEntry.from_json,
@@ -39,6 +39,7 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     "exchange/": Exchange.from_json,
     LIMITS: lambda value: Limit.of("name", value),
     LIMIT_ACCOUNTS: LimitAccount.from_json,
+    LIMIT_HOLDS: Hold.from_json,
     PEER_PREFIX: lambda value: expiry_of(value) if value.keys() == {"until"} else Peer.from_json({**value, "name": ""}),
     HISTORY_PREFIX: lambda value: Change(**value),
     STATE_PREFIX: lambda value: Series.from_document(json.loads(value["text"])),

@@ -4,8 +4,9 @@ A limit has a size (``warehouse``, 4), a rate (``mail``, 10 a minute), or both. 
 ``{"warehouse": 1}``, and begins when all of it is free. ``account/*`` is a limit for each name that begins with
 ``account/``: 4 for ``account/7``, and another 4 for ``account/8``.
 
-*Who holds a limit* is recorded nowhere: a run that a device owns holds what it uses. So its end, its loss and every
-other end of its grant free the limit in the same commit, and nothing can leak. A run that uses something is granted by
+*Who holds a limit*: a run that a device owns holds what it uses; that is recorded nowhere else. So its end, its loss
+and every other end of its grant free the limit in the same commit, and nothing can leak. What is no run, such as a task
+that the process of a plan does itself, has a ``Hold``. A use is granted by
 ``LimitBook`` alone: the book is made of what is read from the store, and the commit of the grant also writes the
 accounts of its limits, each in place of the revision that was read before the holders. So of two processes that grant
 at the same moment, one meets a conflict and reads again.
@@ -297,6 +298,34 @@ class LimitedRuns(NamedTuple):
         return self.workflow if self.batch is None else f"batch {self.batch}"
 
 
+class Hold(Record, omit_defaults=True):
+    """What a task that the process of a plan does itself uses of limits: it waits for it, or, once it is ``granted``,
+    has it until it is removed. It ends with the session of that process.
+
+    :param id: as that of a run, made when it began to wait.
+    :param plan: the name of the plan, ``task`` the id of the task, and ``epoch`` that of its attempt.
+    :param uses: as in the record of a run.
+    :param turn: as that of the runs of the plan: the plan has one turn for both.
+    :param at: since when it waits, or has it.
+    """
+
+    id: str
+    plan: str
+    task: str
+    epoch: int
+    uses: str
+    turn: str
+    session: str
+    at: float
+    priority: int = 0
+    granted: bool = False
+
+    @property
+    def group(self) -> LimitedRuns:
+        """As it is judged beside runs."""
+        return LimitedRuns(self.uses, self.turn, None, self.priority, not self.granted, 1, self.id)
+
+
 class Shortage(NamedTuple):
     """A limit that has too little room for a run: ``free`` of ``name`` is free, counted by ``limit``. ``at`` is when a
     rate has room again; None if a holder has to end first, if it never has so much room, or if there is no such limit
@@ -389,6 +418,10 @@ class LimitBook:
             if known and len(known) == len(at):
                 times.append(max(known))
         return min(times, default=None)
+
+    def keep(self, uses: Mapping[str, int]) -> None:
+        """Leave this to somebody else, whose turn it is."""
+        self._held.update(uses)
 
     def grant(self, uses: Mapping[str, int], turn: str) -> None:
         """A run that uses this begins."""

@@ -42,6 +42,7 @@ from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.sent_events import remove_events
+from asterism.fleet.stored_limits import release_lost_holds
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
@@ -125,6 +126,7 @@ class Monitor:
             await self._take_overdue(now)
             if self._clock_set_back:
                 await self._take_overdue_by_own_clock(now, own)
+            await release_lost_holds(self.store, lambda session: self._silent_for(session, own))
             await self._end_silent_sessions(sessions, now, own)
         await self._correct_future_heartbeats(sessions, now)
         placer = await self.fleet.placer(fresh=True)

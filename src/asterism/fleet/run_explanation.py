@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from asterism.base.durations import format_age, format_delay, format_duration
-from asterism.core.limits import Shortage, UnknownLimit, uses_of
+from asterism.core.limits import Hold, Shortage, UnknownLimit, uses_of
 from asterism.core.plan.task import absent_plugin
 from asterism.core.record import Record
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
@@ -44,7 +44,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.stored_limits import StoredLimits, read_stored_limits, some_runs
+from asterism.fleet.stored_limits import StoredLimits, read_stored_limits, users
 from asterism.store.protocol import Query
 
 MOST_NAMED = 20
@@ -223,7 +223,7 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         left = format_age(run.not_before - now)
         then = f"in {left}" if left != "0 s" else "at once"
         return [Reason("backoff", "", f"the next attempt begins {then}, after the last one{said}", run.not_before)]
-    if run.uses is not None and (limits := await _limits(fleet, uses_of(run.uses), now)):
+    if run.uses is not None and (limits := await limit_reasons(fleet, uses_of(run.uses), now)):
         return limits
     flow = await fleet.workflows.get(run.workflow, run.version)
     return _placement(await fleet.placer(fresh=True), run, flow, await fleet.store.sessions())
@@ -243,8 +243,8 @@ async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
     return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
 
 
-async def _limits(fleet: Fleet, uses: Mapping[str, int], now: float) -> list[Reason]:
-    """The limits that have too little room for a run."""
+async def limit_reasons(fleet: Fleet, uses: Mapping[str, int], now: float) -> list[Reason]:
+    """The limits that have too little room for a run, or a task."""
     stored = await read_stored_limits(fleet.store)
     shortages = stored.book(now).shortages(uses)
     return [await _shortage(fleet, stored, shortage, uses[shortage.name], now) for shortage in shortages]
@@ -271,13 +271,19 @@ async def _shortage(fleet: Fleet, stored: StoredLimits, shortage: Shortage, amou
 
 async def _holders(fleet: Fleet, stored: StoredLimits, name: str) -> str:
     groups = [group for group in stored.groups if not group.waiting and name in uses_of(group.uses)]
-    runs = await some_runs(fleet.store, groups, FEW_NAMED)
-    texts = [f"run {run.id} ({run.workflow}{_task(run)}) on {run.device}" for run in runs]
-    more = sum(group.number for group in groups) - len(runs)
+    holders = await users(fleet.store, stored, groups, FEW_NAMED)
+    texts = [_holder(holder) for holder in holders]
+    more = sum(group.number for group in groups) - len(texts)
     held = ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])
     if not held:
         return ""
-    return f"{held} {'holds' if len(runs) + more == 1 else 'hold'} it"
+    return f"{held} {'holds' if len(texts) + more == 1 else 'hold'} it"
+
+
+def _holder(holder: Run | Hold) -> str:
+    if isinstance(holder, Hold):
+        return f"task {holder.task} of plan {holder.plan}"
+    return f"run {holder.id} ({holder.workflow}{_task(holder)}) on {holder.device}"
 
 
 def _task(run: Run) -> str:

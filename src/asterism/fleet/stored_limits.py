@@ -1,5 +1,10 @@
 """Limits as a store keeps them: what is set, the accounts, who holds and waits; and the queue of runs that use them.
 
+Who holds a limit is a run that a device owns, or a ``Hold``: a register of a task that the process of a plan does
+itself. That writes it with the journal of its plan: ``StoredLimits.grant`` returns the writes with which it is granted,
+and ``StoredHold.release`` the one with which it ends. A hold of a process that died is removed by the next owner of the
+plan, or by the coordinator (``release_lost_holds``).
+
 A limit is a register, and its account another one. Every grant writes the account in place of the revision that was
 read, and so does every change of the limit: a grant that was judged by the limit before it meets a conflict. The
 account stays when the limit is removed.
@@ -18,14 +23,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, PlanError
 from asterism.core.limits import (
     Account,
+    Hold,
     InvalidLimit,
     Limit,
     LimitBook,
@@ -37,11 +44,14 @@ from asterism.core.limits import (
 from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
+from asterism.core.run.session import Session
 from asterism.store.optimistic_update import retried, retry_on_conflict, try_commit
 from asterism.store.protocol import (
     LIMIT_ACCOUNTS,
+    LIMIT_HOLDS,
     LIMITED,
     LIMITS,
+    ExpectSession,
     PutRegister,
     PutRun,
     Register,
@@ -66,13 +76,63 @@ class LimitNotSet(AsterismError):
         super().__init__(f"no limit {name!r} is set; 'asterism limit list' shows those that are")
 
 
+class StoredHold(NamedTuple):
+    """A hold with the revision of its register; None for one that is not written yet."""
+
+    hold: Hold
+    revision: int | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{LIMIT_HOLDS}{quote(self.hold.plan, safe='')}/{self.hold.id}"
+
+    @property
+    def group(self) -> LimitedRuns:
+        return self.hold.group
+
+    def put(self) -> PutRegister:
+        """The write with which it waits."""
+        return PutRegister(self.key, self.hold.to_json(), self.revision)
+
+    @property
+    def release(self) -> PutRegister:
+        """The write with which it ends. It conflicts if somebody has released it: the session had ended."""
+        return PutRegister(self.key, None, self.revision)
+
+
 class StoredLimits(NamedTuple):
-    """The limits of a store at one moment, and the runs that use them. ``revisions`` are those of the accounts."""
+    """The limits of a store at one moment, and who uses them. ``revisions`` are those of the accounts, ``holds`` do
+    not contain those that wait for a process that does not live."""
 
     limits: dict[str, Limit]
     accounts: dict[str, Account]
     revisions: dict[str, int]
-    groups: list[LimitedRuns]
+    runs: list[LimitedRuns]
+    holds: list[StoredHold]
+
+    @property
+    def groups(self) -> list[LimitedRuns]:
+        """All runs and holds."""
+        return [*self.runs, *(stored.group for stored in self.holds)]
+
+    def grant(self, stored: StoredHold, book: LimitBook, now: float) -> list[Write] | None:
+        """Grant a hold in this book: the writes for the commit with which its work begins, together with
+        ``account_writes`` of the book. None if it has to wait.
+
+        Whose turn comes before keeps its room: another hold in any case, a run that a device can take for
+        ``LOOK_INTERVAL`` only, since it is not known whether there is such a device."""
+        others = [other.group for other in self.holds if other.hold.id != stored.hold.id]
+        if now - stored.hold.at < LOOK_INTERVAL:
+            others += self.runs
+        left = [stored.group, *(group for group in others if group.waiting)]
+        while (group := next(book.in_turn(left), None)) is not None:
+            uses = uses_of(group.uses)
+            if group.first == stored.hold.id:
+                book.grant(uses, group.turn)
+                return [stored._replace(hold=replace(stored.hold, granted=True, at=now)).put()]
+            book.keep(uses)
+            left.remove(group)
+        return None
 
     def book(self, now: float) -> LimitBook:
         held: Counter[str] = Counter()
@@ -128,16 +188,49 @@ async def read_stored_limits(store: Store) -> StoredLimits:
         {name: register.read(Account.from_json) for name, register in accounts.items()},
         {name: register.revision for name, register in accounts.items()},
         _readable(await store.limited()),
+        await _judged_holds(store),
     )
 
 
-async def some_runs(store: Store, groups: Iterable[LimitedRuns], most: int) -> list[Run]:
-    """Runs of these groups, in their order, at most so many."""
-    runs: list[Run] = []
+async def read_holds(store: Store, plan: str | None = None) -> list[StoredHold]:
+    """The holds of all plans, or those of one."""
+    registers = await store.registers(LIMIT_HOLDS if plan is None else f"{LIMIT_HOLDS}{quote(plan, safe='')}/")
+    return [StoredHold(register.read(Hold.from_json), register.revision) for register in registers]
+
+
+async def _judged_holds(store: Store) -> list[StoredHold]:
+    """The holds without those that wait for a process that does not live: they would keep their room for nothing."""
+    holds = await read_holds(store)
+    if all(stored.hold.granted for stored in holds):
+        return holds
+    now = store.clock()
+    live = {session.id for session in await store.sessions() if session.reachable(now)}
+    return [stored for stored in holds if stored.hold.granted or stored.hold.session in live]
+
+
+async def release_lost_holds(store: Store, silent_for: Callable[[Session], float]) -> None:
+    """Remove the holds of sessions that have ended, or were silent for their timeout, by the clock of the store and by
+    that of the caller, who has observed them: their processes have stopped their work by then."""
+    holds = await read_holds(store)
+    if not holds:
+        return
+    sessions, now = {session.id: session for session in await store.sessions()}, store.clock()
+    for stored in holds:
+        session = sessions.get(stored.hold.session)
+        if session is None:
+            await try_commit(store, [stored.release])
+        elif now - session.beat_at > session.timeout and silent_for(session) > session.timeout:
+            await try_commit(store, [stored.release, ExpectSession(session.id, session.revision)])
+
+
+async def users(store: Store, stored: StoredLimits, groups: Iterable[LimitedRuns], most: int) -> list[Run | Hold]:
+    """The runs and holds of these groups, in their order, at most so many."""
+    holds = {other.group: other.hold for other in stored.holds}
+    found: list[Run | Hold] = []
     for group in groups:
-        if len(runs) < most:
-            runs += await store.limited_runs(group, most - len(runs))
-    return runs
+        if len(found) < most:
+            found += [holds[group]] if group in holds else await store.limited_runs(group, most - len(found))
+    return found
 
 
 def _readable(groups: Sequence[LimitedRuns]) -> list[LimitedRuns]:
@@ -256,7 +349,7 @@ class LimitedQueue:
         if rewound := stored.rewound(now):
             await try_commit(self._store, rewound)
         book = stored.book(now)
-        waiting = [group for group in stored.groups if group.waiting]
+        waiting = [group for group in stored.runs if group.waiting]
         room_at = book.room_at(waiting)
         look_in = None if room_at is None else max(0.0, room_at - now)
         first = next(book.in_turn(waiting), None)
@@ -269,8 +362,9 @@ class LimitedQueue:
 
         async def attempt() -> list[Run]:
             stored = await read_stored_limits(self._store)
+            holds = frozenset(hold.group for hold in stored.holds)
             choice = _Choice(self._store, request, step, stored.book(self._store.clock()))
-            taken = await choice.choose([group for group in stored.groups if group.waiting], limit)
+            taken = await choice.choose([group for group in stored.groups if group.waiting], limit, holds)
             if taken:
                 await self._store.commit([*taken, *stored.account_writes(choice.book)])
             return [write.run for write in taken]
@@ -292,12 +386,16 @@ class _Choice:
         self._store, self._request, self._step, self.book = store, request, step, book
         self._candidates: dict[LimitedRuns, _Candidates] = {}
 
-    async def choose(self, waiting: Sequence[LimitedRuns], limit: int) -> list[PutRun]:
-        """Up to ``limit`` grants, in fair turns."""
+    async def choose(self, waiting: Sequence[LimitedRuns], limit: int, holds: Container[LimitedRuns]) -> list[PutRun]:
+        """Up to ``limit`` grants, in fair turns. ``holds`` are granted by others: they keep their room."""
         above = self._request.above
         left = [group for group in waiting if above is None or group.priority > above]
         taken: list[PutRun] = []
         while len(taken) < limit and (group := next(self.book.in_turn(left), None)) is not None:
+            if group in holds:
+                self.book.keep(uses_of(group.uses))
+                left.remove(group)
+                continue
             write = await self._next(group)
             if write is None:
                 left.remove(group)

@@ -35,8 +35,10 @@ FEED = "feed/id"
 
 LIMITS = "limit/"
 LIMIT_ACCOUNTS = "limit-account/"
-"""Prefixes of the keys of registers that define limits, and of their accounts; the name of the limit follows. An
-account is never removed: one that began again at revision 1 could be mistaken."""
+LIMIT_HOLDS = "limit-hold/"
+"""Prefixes of the keys of registers: what defines limits, and their accounts, with the name of the limit; and what
+holds them without being a run, with a plan and an id. An account is never removed: one that began again at revision 1
+could be mistaken."""
 
 PLANS = "plan/"
 """Prefix of the keys of registers that are heads of plans; the name of the plan follows."""

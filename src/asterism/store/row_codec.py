@@ -364,7 +364,7 @@ def register_of(row: Sequence[Any]) -> Register:
 _WHOLE_KINDS = frozenset(
     {
         *("journal", "snapshot", "archive", "approval", "exchange"),  # of a plan
-        *("limit", "limit-account"),  # a run would be granted more than its limit allows
+        *("limit", "limit-account", "limit-hold"),  # a run would be granted more than its limit allows
         *("event-taken", "uses-blob", "uses-files", "unchanged"),  # an event would be taken twice, a file removed
     }
 )

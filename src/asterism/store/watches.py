@@ -16,6 +16,7 @@ from asterism.store.protocol import (
     CREDENTIALS_CHANGED,
     ENDED,
     EVENTS_SENT,
+    LIMIT_HOLDS,
     LIMITED,
     LIMITS,
     OFFERED,
@@ -126,7 +127,7 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
             topics.add(for_device(write.session.device))
         elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
             topics.add(for_plan(write.key.split("/")[1]))
-        elif type(write) is PutRegister and write.key.startswith(LIMITS):
+        elif type(write) is PutRegister and write.key.startswith((LIMITS, LIMIT_HOLDS)):
             topics.add(LIMITED)
         elif type(write) is PutRegister and write.key.startswith(CREDENTIAL_KEYS):
             topics.add(CREDENTIALS_CHANGED)

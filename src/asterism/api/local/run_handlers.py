@@ -721,18 +721,18 @@ def _limit(limit: Limit, stored: StoredLimits) -> documents.Limit:
 async def _users(
     fleet: Fleet, limit: Limit, stored: StoredLimits, groups: Iterable[LimitedRuns]
 ) -> list[documents.LimitUser]:
-    runs = await stored_limits.some_runs(fleet.store, groups, MOST_NAMED)
-    labels = await labels_of(fleet, runs)
-    return [
-        document_of(
-            documents.LimitUser,
-            run,
-            label=labels[run.id],
-            uses={name: uses_of(run.uses)[name] for name in _names(limit, stored, run.uses)},
-            since=run.assigned_at or run.waiting_since or run.created_at,
-        )
-        for run in runs
-    ]
+    users = await stored_limits.users(fleet.store, stored, groups, MOST_NAMED)
+    labels = await labels_of(fleet, [user for user in users if isinstance(user, Run)])
+    documents_of_users = []
+    for user in users:
+        uses = {name: uses_of(user.uses)[name] for name in _names(limit, stored, user.uses)}
+        if isinstance(user, Run):
+            since = user.assigned_at or user.waiting_since or user.created_at
+            fields: dict[str, Any] = {"label": labels[user.id], "since": since}
+        else:
+            fields = {"label": user.task, "workflow": user.turn, "batch": None, "device": None, "since": user.at}
+        documents_of_users.append(document_of(documents.LimitUser, user, uses=uses, **fields))
+    return documents_of_users
 
 
 # -- events of a store -------------------------------------------------------------------------------------------------
