@@ -43,8 +43,8 @@ from asterism.durable.journal_store import load
 from asterism.durable.plan_runner import runs_plans
 from asterism.durable.plan_submissions import submit_plan
 from asterism.models import ModelEditor
-from asterism.server.app import server_app
 from asterism.server.endpoint import ServerState
+from asterism.server.http_service import server_app
 from asterism.server.request_guard import SERVER_LIMITS, Gate
 from asterism.store.memory import MemoryStore
 from bench.call_paths import tasks

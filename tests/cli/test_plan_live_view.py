@@ -25,7 +25,7 @@ from asterism import (
 )
 from asterism.cli.plan.plan_live_view import OutputTail, Progress, frame, watched
 from asterism.cli.screen import Screen
-from asterism.core.plan.folded_groups import LARGE
+from asterism.core.plan.group_elements import LARGE
 from asterism.core.plan.status import COMPLETED
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time

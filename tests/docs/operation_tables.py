@@ -11,8 +11,8 @@ from asterism.api.operation import Operation, Reason
 from asterism.api.operations import OPERATIONS
 from asterism.core.record import Meta
 from asterism.mcp.mcp_tools import TOOLS, McpTool
-from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint
+from asterism.server.http_service import endpoints
 from tests.docs.command_tables import with_command_tables, with_table
 
 ROOT = Path(__file__).parents[2]

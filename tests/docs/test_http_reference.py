@@ -10,7 +10,7 @@ import pytest
 from asterism.api import operation, plan_operations
 from asterism.api.local import edit_handlers, problem_statuses
 from asterism.server import endpoint, request_guard
-from asterism.server.app import endpoints
+from asterism.server.http_service import endpoints
 from tests.docs import operation_tables
 from tests.docs.docs_pages import ROOT
 

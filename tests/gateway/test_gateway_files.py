@@ -36,9 +36,8 @@ from asterism.gateway.enrolment import invite
 from asterism.gateway.gateway_connection import GatewayAccess, GatewayConnection
 from asterism.gateway.gateway_messages import GatewayRefused, part_message
 from asterism.gateway.gateway_transport import HttpTransport, enrol
-from asterism.server.app import endpoints
 from asterism.server.gateway_routes import GatewayRoutes
-from asterism.server.http_service import http_service
+from asterism.server.http_service import endpoints, http_service
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun
 from tests.base.bucket_server import bucket_server

@@ -43,9 +43,8 @@ from asterism.gateway.gateway_transport import (
 )
 from asterism.peers.private_files import _new_identity
 from asterism.server import gateway_routes
-from asterism.server.app import endpoints
 from asterism.server.gateway_routes import MAX_FAILURES, MONITOR_RETRY, GatewayRoutes, monitor_beside
-from asterism.server.http_service import http_service
+from asterism.server.http_service import endpoints, http_service
 from asterism.server.request_guard import SERVER_LIMITS
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutLog, StoredChunk

@@ -13,9 +13,8 @@ from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.server.lowlevel.server import Server
 
-from asterism.mcp.mcp_http import server_host
+from asterism.mcp.mcp_http import local_caller, server_host
 from asterism.mcp.mcp_server import mcp_server
-from asterism.mcp.mcp_stdio import local_caller
 from asterism.mcp.mcp_tasks import EXTENSION
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import gate

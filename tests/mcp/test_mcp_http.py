@@ -23,9 +23,8 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.mcp import mcp_http
 from asterism.mcp.mcp_http import mcp_routes
-from asterism.server.app import server_app
 from asterism.server.endpoint import ServerState
-from asterism.server.http_service import HttpService, http_service
+from asterism.server.http_service import HttpService, http_service, server_app
 from asterism.server.request_guard import CredentialEnds
 from asterism.store.memory import MemoryStore
 from tests.mcp.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call

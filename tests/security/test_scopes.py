@@ -6,8 +6,8 @@ import pytest
 
 from asterism.api.credentials import allows
 from asterism.durable.journal_store import insert_plan
-from asterism.server.app import endpoints
 from asterism.server.endpoint import Endpoint
+from asterism.server.http_service import endpoints
 from tests.durable.durable_scenes import chain
 from tests.security.test_requests import problem
 from tests.server.server_scenes import ServerScene, server_scene

@@ -14,8 +14,8 @@ from asterism.api.credentials import Credentials
 from asterism.base.http_limits import Bodies
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet.fleet import Fleet
-from asterism.server.app import server_app
 from asterism.server.endpoint import ServerState
+from asterism.server.http_service import server_app
 from asterism.server.request_guard import SERVER_LIMITS, Gate
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import Stage, staged

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from asterism.core.plan.folded_groups import LARGE
+from asterism.core.plan.group_elements import LARGE
 from asterism.durable.journal_store import insert_plan
 from tests.async_tests import async_fixture
 from tests.core.plan.test_folded_groups import grouped_plan

@@ -28,8 +28,7 @@ from asterism.durable.plan_requests import edit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.server import event_stream
-from asterism.server.app import endpoints
-from asterism.server.http_service import HttpService, http_service
+from asterism.server.http_service import HttpService, endpoints, http_service
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain
 from tests.durable.durable_work import gate

@@ -11,7 +11,7 @@ import pytest
 
 from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.ticks import TICK_STATES
-from asterism.server.app import endpoints
+from asterism.server.http_service import endpoints
 from asterism.server.openapi import openapi_document
 from asterism.store.protocol import Notice
 from tests.durable.durable_scenes import Stage

@@ -19,8 +19,7 @@ from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.one_time_code import secret_hash
 from asterism.server import request_guard
-from asterism.server.app import endpoints
-from asterism.server.http_service import http_service
+from asterism.server.http_service import endpoints, http_service
 from asterism.server.openapi import openapi_document
 from asterism.store.memory import MemoryStore
 from tests.durable.durable_scenes import chain

@@ -11,8 +11,12 @@ the lease saves work. A holder that cannot renew it stops a little before it exp
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from asterism.base.clock import Clock
@@ -22,8 +26,8 @@ from asterism.core.json_values import JsonObject
 from asterism.execution.processes import Commands
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.notifiers import Delivery, notify_command, notify_url
 from asterism.fleet.policy.device_policy import DevicePolicy
+from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.role_lease import LONGEST_LEASE, RoleLease, put_lease, read_lease
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE, Settings
 from asterism.store.optimistic_update import try_commit
@@ -243,3 +247,39 @@ async def _deliver_to(receiver: str, delivery: Coroutine[Any, Any, Any], mask: M
     except Exception as error:
         monitor_log.error("a notification could not be delivered to %s: %s", receiver, mask.text(str(error)))
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A notice, as JSON, and how it is delivered: ``target`` is the value of the setting, ``commands`` runs commands,
+    ``mask`` hides the secrets of the device, and ``policy`` judges."""
+
+    notice: JsonObject
+    target: Any
+    policy: DevicePolicy
+    mask: Mask
+    commands: Commands
+
+
+async def notify_command(delivery: Delivery) -> None:
+    """Run a command with the notice on its standard input. Raises what keeps it from exiting with 0."""
+    policy, words = delivery.policy, delivery.target
+    program = policy.command(words[0])
+    argv = [program.name if program is not None else words[0], *words[1:]]
+    environment = {name: value for name, value in os.environ.items() if policy.passes(name)}
+    with tempfile.TemporaryFile() as stdin_file:
+        stdin_file.write(json.dumps(delivery.notice).encode())
+        stdin_file.seek(0)
+        await delivery.commands.run(
+            argv,
+            environment,
+            policy.directory(None),
+            executable=program.file if program is not None else None,
+            stdin=stdin_file,
+        )
+
+
+async def notify_url(delivery: Delivery) -> None:
+    """Post the notice to an address. Raises as ``request`` does."""
+    post = {"url": delivery.target, "method": "POST", "json": delivery.notice}
+    await request(post, {}, delivery.policy, delivery.mask)

@@ -5,8 +5,7 @@
 ``mcp_tasks``      work that goes on: the Tasks extension, a handle that the client polls
 ``mcp_approvals``  edits that wait for a person, asked through elicitation
 ``mcp_resources``  plan, story and report as resources; prompts that teach a client to edit
-``mcp_stdio``      MCP over standard input and output
-``mcp_http``       MCP over streamable HTTP, on the server, and its sessions
+``mcp_http``       MCP over streamable HTTP, on the server, with its sessions, and over standard input and output
 
 The SDK is the extra ``mcp``, imported with the first use.
 

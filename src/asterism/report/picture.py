@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
-from asterism.core.plan.folded_groups import folded_groups, status_of_group
+from asterism.core.plan.group_elements import folded_groups, status_of_group
 from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED
 from asterism.core.plan.task import plugin_text

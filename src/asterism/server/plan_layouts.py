@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.folded_groups import folded_groups
+from asterism.core.plan.group_elements import folded_groups
 from asterism.report.layout import Dependency, Place, PlanLayout, fresh, updated
 
 Known = TypeVar("Known")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.folded_groups import LARGE, folded_groups, status_of_group
+from asterism.core.plan.group_elements import LARGE, folded_groups, status_of_group
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end
 

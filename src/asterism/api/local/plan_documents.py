@@ -35,9 +35,8 @@ from asterism.core.plan.edits import (
     WaitingEdit,
     addition_of,
 )
-from asterism.core.plan.folded_groups import UNFOLDED, folded_groups, status_of_group
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.group_elements import work_of
+from asterism.core.plan.group_elements import UNFOLDED, folded_groups, status_of_group, work_of
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import Node

@@ -29,7 +29,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
-from asterism.core.plan.folded_groups import folded_groups
+from asterism.core.plan.group_elements import folded_groups
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record import Struct, asdict, decode, field
 from asterism.durable import admin, plan_requests, stored_plans

@@ -203,7 +203,7 @@ class ServerPolicy:
 async def serve_client(fleet: Fleet, name: str, scopes: Sequence[str], *, local: int) -> int:
     """Serve until the client closes standard input, or SIGINT or SIGTERM. Returns the exit code."""
     try:
-        from asterism.mcp.mcp_stdio import local_caller, serve_stdio
+        from asterism.mcp.mcp_http import local_caller, serve_stdio
     except ImportError:
         raise AsterismError(f"asterism mcp needs the MCP SDK: {install_hint('mcp')}") from None
     caller = local_caller(name, scopes)

@@ -34,7 +34,7 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, Why
-from asterism.core.plan.folded_groups import UNFOLDED, FoldedGroups, folded_groups, status_of_group
+from asterism.core.plan.group_elements import UNFOLDED, FoldedGroups, folded_groups, status_of_group
 from asterism.core.plan.node import QUEUED, Node
 from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState, TaskStatus

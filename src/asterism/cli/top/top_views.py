@@ -44,8 +44,8 @@ from asterism.cli.run.run_views import (
     explanation_lines,
     since_of,
 )
+from asterism.cli.series.series_commands import SERIES_TABLE, changes_table, status_lines
 from asterism.cli.series.series_context import SeriesView
-from asterism.cli.series.series_views import SERIES_TABLE, changes_table, status_lines
 from asterism.cli.tables import Cell, Column, Item, TimedTable, wrapped
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED
