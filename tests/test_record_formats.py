@@ -108,13 +108,13 @@ EXAMPLES: list[tuple[Any, str]] = [
     (
         Head("n", "running", 1.0, {"policy": "scoped"}),
         '{"name": "n", "state": "running", "created_at": 1.0, "terms": {"policy": "scoped"}, "owner": null, '
-        '"device": null, "epoch": 0, "first": 1, "ended_at": null, "schema": 1, "cancelling": false, "began": 1, '
+        '"device": null, "epoch": 0, "first": 1, "ended_at": null, "schema": 2, "cancelling": false, "began": 1, '
         '"snapshot": null, "parts": 0, "params": {}, "traceparent": null, "file": "", "tags": []}',
     ),
     (
         Head("n", "running", 1.0, {}, params={"day": 1}, traceparent="00-1", file="n.yaml", tags=("a",)),
         '{"name": "n", "state": "running", "created_at": 1.0, "terms": {}, "owner": null, "device": null, "epoch": 0, '
-        '"first": 1, "ended_at": null, "schema": 1, "cancelling": false, "began": 1, "snapshot": null, "parts": 0, '
+        '"first": 1, "ended_at": null, "schema": 2, "cancelling": false, "began": 1, "snapshot": null, "parts": 0, '
         '"params": {"day": 1}, "traceparent": "00-1", "file": "n.yaml", "tags": ["a"]}',
     ),
     (

@@ -200,7 +200,7 @@ def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asy
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
     async def slow(writes: Sequence[Write]) -> None:
-        if any(isinstance(write, PutRegister) and "finish" in str(write.value) for write in writes):
+        if any(isinstance(write, PutRegister) and "Finish(" in str(write.value) for write in writes):
             reached.set()
             await go.wait()
         await commit(writes)

@@ -79,6 +79,6 @@ async def test_start_and_end_of_a_group_are_in_one_record(stage: Stage) -> None:
     records = [
         record.value["steps"] for record in await stage.store.registers("journal/nightly/") if "steps" in record.value
     ]
-    ours = [[step[0] for step in steps if step[1] == "it"] for steps in records]
+    ours = [[step["step"] for step in steps if step.get("task") == "it"] for steps in records]
     assert ["start", "finish"] in ours
     assert all(kinds in ([], ["start", "finish"]) for kinds in ours)

@@ -10,9 +10,11 @@ import pytest
 
 from asterism.core.plan.edits import AddTask
 from asterism.core.plan.status import ConstellationState
+from asterism.core.record import encode
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED
 from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import JournalRecord
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import PutRegister, PutRun, Write
@@ -35,8 +37,9 @@ async def test_an_end_and_the_steps_that_follow_are_one_commit(stage: Stage, mon
     commit, batches = stage.store.commit, []
 
     async def counted(writes: Sequence[Write]) -> None:
-        records = [write.value for write in writes if isinstance(write, PutRegister) and "steps" in (write.value or {})]
-        batches.append([f"{step[0]} {step[1]}" for record in records for step in record["steps"]])
+        values = [write.value for write in writes if isinstance(write, PutRegister)]
+        steps = [step for value in values if isinstance(value, JournalRecord) for step in map(encode, value.steps)]
+        batches.append([f"{step['step']} {step.get('task', '')}" for step in steps])
         await commit(writes)
 
     monkeypatch.setattr(stage.store, "commit", counted)

@@ -72,10 +72,10 @@ OTHER = "is damaged, or was written by another version of Asterism: its schema i
         (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),
         (RECORD, lambda value: {"schema": SCHEMA, "steps": []}, "does not begin with a whole snapshot"),
         (RECORD, lambda value: [], f"{OTHER} None"),
-        (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has no steps"),
+        (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has steps that cannot be read: must be a list"),
         (
             SECOND,
-            lambda value: {"schema": SCHEMA, "steps": [["dance"]]},
+            lambda value: {"schema": SCHEMA, "steps": [{"step": "start", "task": "z", "device": "kitchen", "at": 1.0}]},
             "cannot be replayed",
         ),
         (THIRD, lambda value: {"schema": SCHEMA, "steps": []}, r"record \d+ .* is missing"),

@@ -603,7 +603,7 @@ async def test_edits_that_come_together_are_one_commit_and_each_has_its_answer(s
     versions = sorted(answer.applied.version for answer in answers if isinstance(answer, EditAnswer))
     assert versions == list(range(1, 8))
     records = await stage.store.registers("journal/nightly/")
-    kinds = [[step[0] for step in record.value["steps"]] for record in records if record_number(record) > before]
+    kinds = [[step["step"] for step in record.value["steps"]] for record in records if record_number(record) > before]
     assert [steps.count("edit") for steps in kinds if "edit" in steps] == [7]
 
 

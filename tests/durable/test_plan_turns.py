@@ -10,6 +10,7 @@ import pytest
 
 from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import SCHEMA
 from asterism.durable import admin, durable_orchestrator, plan_turns
 from asterism.durable.admin import reopen_plan
 from asterism.durable.journal_store import OwnershipLost, head_key, read_heads
@@ -563,7 +564,7 @@ async def test_a_plan_that_cannot_be_read_holds_up_no_other(stage: Stage, caplog
     for name in "ab":  # the check of the store reads them again
         head = await stage.store.register(head_key(name))
         assert head is not None
-        await stage.store.commit([PutRegister(head.key, {**head.value, "schema": 1}, head.revision)])
+        await stage.store.commit([PutRegister(head.key, {**head.value, "schema": SCHEMA}, head.revision)])
     await until(stage, a="completed", b="completed")
 
 

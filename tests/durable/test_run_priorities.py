@@ -9,6 +9,7 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch
+from asterism.core.plan.journal import Edit
 from asterism.core.plan.task import Priority
 from asterism.core.run.run import CLAIMED, CREATED, Run
 from asterism.durable.journal_writer import JournalWriter
@@ -64,9 +65,9 @@ async def test_a_queued_run_becomes_urgent_in_the_commit_of_the_edit(
     )
     [writes] = [some for some in commits if any(isinstance(write, PutRun) and write.run.id == run.id for write in some)]
     steps = [
-        write.value["steps"] for write in writes if isinstance(write, PutRegister) and write.key.startswith("journal/")
+        write.value.steps for write in writes if isinstance(write, PutRegister) and write.key.startswith("journal/")
     ]
-    assert [step[0] for step in steps[0]] == ["edit"]
+    assert [type(step) for step in steps[0]] == [Edit]
     await edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("urgent"),)))
     assert (await run_of(stage, "low")).priority == Priority.LOW
     durable_work.gate("busy").set()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
-from asterism.core.plan.journal import RecordedConstellation, UnreadableJournal
+from asterism.core.plan.journal import Edit, RecordedConstellation, Step, UnreadableJournal
 from asterism.durable import compaction, durable_orchestrator, journal_store, plan_requests
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
@@ -145,8 +145,8 @@ def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pyt
 def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     record: Callable[..., Any] = JournalWriter.record
 
-    def forgetful(self: JournalWriter, step: Sequence[Any]) -> None:
-        if step[0] != "edit":
+    def forgetful(self: JournalWriter, step: Step) -> None:
+        if not isinstance(step, Edit):
             record(self, step)
 
     monkeypatch.setattr(JournalWriter, "record", forgetful)

@@ -6,12 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asterism.core.plan.journal import Edit, Step
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.peers.record_decisions import BatchDecisions
@@ -69,8 +70,8 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not record edits."""
     record: Callable[..., Any] = JournalWriter.record
 
-    def all_but_edits(self: JournalWriter, step: Sequence[Any]) -> None:
-        if step[0] != "edit":
+    def all_but_edits(self: JournalWriter, step: Step) -> None:
+        if not isinstance(step, Edit):
             record(self, step)
 
     monkeypatch.setattr(JournalWriter, "record", all_but_edits)

@@ -260,7 +260,7 @@ def _alternative(kind: Any, value: Any, limits: tuple[Meta, ...] = ()) -> tuple[
     kinds = [part for part in typing.get_args(kind) if part is not NoneType]
     if len(kinds) == 1:
         return _alternative(kinds[0], value, limits)
-    fitting = [part for part in kinds if _has_shape(part, value)]
+    fitting = [part for part in kinds if _has_shape(part, value) and _has_tag(part, value)]
     return _alternative(fitting[0], value) if fitting else (kind, limits)
 
 
@@ -277,6 +277,12 @@ def _has_shape(kind: Any, value: Any) -> bool:
     if origin in _LISTS:
         return isinstance(value, list | tuple)
     return isinstance(value, Mapping if _is_mapping(origin) else origin if origin in (bool, NoneType) else str)
+
+
+def _has_tag(kind: Any, value: Any) -> bool:
+    """Whether a mapping names a class of records, if that has a tag."""
+    config = getattr(kind, "__struct_config__", None)
+    return config is None or config.tag is None or value.get(config.tag_field) == config.tag
 
 
 _LISTS = (list, tuple, set, frozenset, Sequence)

@@ -27,11 +27,14 @@ from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import (
     SCHEMA,
+    Files,
+    Finish,
     RecordedConstellation,
     RecordedLock,
     Step,
     UnreadableJournal,
     check_schema,
+    decode_steps,
     replay,
     rest_from_json,
     rest_to_json,
@@ -67,9 +70,6 @@ NUMBERS_PER_SECOND = 1_000_000
 
 LARGEST_INLINE = 64 * 1024
 """How many bytes of JSON a result has at most in a record. A larger one is in a blob, as in the record of its run."""
-
-FINISH_LENGTH = 7
-"""How many elements the step of an end has without the reference to a result."""
 
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
@@ -152,6 +152,17 @@ class Head(Record, forbid_unknown_fields=True):
 
     def changed(self, **changes: Any) -> Head:
         return replace(self, **changes)
+
+
+class JournalRecord(Record, omit_defaults=True):
+    """A record of a journal. Its writer recognises it by ``mark`` when the answer to a commit was lost. ``listed`` says
+    that the store has all runs of the plan that have ended so far."""
+
+    schema: int
+    epoch: int
+    mark: str
+    steps: Sequence[Step]
+    listed: bool = False
 
 
 class StoredConstellation(Struct):
@@ -418,7 +429,8 @@ async def decode_journal(
         data, rest = await call_apart(_snapshot_in_journal, rest, head.name)
     steps = list(map(steps_of, rest))
     stored = await _fetch_values(store, data["plan"]["tasks"])
-    await fetch_results(store, [step for some in steps for step in some])
+    for some in steps:
+        await fetch_results(store, some)
     plan, lock = await call_apart(_restored, data, head, stored, conditions)
     return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], steps, strict=True))
 
@@ -469,44 +481,40 @@ def _join(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
         raise UnreadableJournal(f"the snapshot of plan {name!r} cannot be read: {error!r}") from None
 
 
-def steps_of(value: Mapping[str, Any]) -> Sequence[Step]:
-    """The steps of a record."""
-    steps = value.get("steps")
-    if not isinstance(steps, list):
-        raise UnreadableJournal(f"a record of a journal has no steps: {str(value)[:80]}")
-    return steps
+def steps_of(value: Mapping[str, Any]) -> list[Step]:
+    """The steps of a record. Raises UnreadableJournal."""
+    return decode_steps(value.get("steps"))
 
 
 # -- large results -----------------------------------------------------------------------------------------------------
 
 
-async def store_results(
-    store: Store, plan: RecordedConstellation, number: int, steps: Sequence[Step]
-) -> list[PutRegister]:
+async def store_results(store: Store, plan: RecordedConstellation, number: int, steps: list[Step]) -> list[PutRegister]:
     """Put the large results of the steps of record ``number`` into blobs; the steps then have references to them, and
     so has the next snapshot. Returns the writes that keep the blobs, and the files of tasks, for as long as the plan:
     they belong to the commit of the record."""
-    for step in steps:
-        if step[0] == "finish" and len(step) == FINISH_LENGTH and not is_small(step[4]):
-            reference = await put_large(store, step[4], LARGEST_INLINE)
+    kept: list[tuple[str, int, Any]] = []
+    for index, step in enumerate(steps):
+        if type(step) is Files:
+            kept.append((FILE_USES, index, {"manifest": step.manifest}))
+        if type(step) is not Finish:
+            continue
+        reference = step.stored  # from an earlier try to write the record
+        if reference is None and not is_small(step.value):
+            reference = await put_large(store, step.value, LARGEST_INLINE)
             if reference is not None:
-                plan.stored[step[1]] = step[4], StoredValue(reference)
-                step[4:] = [None, *step[5:], reference]
-    references = [step[FINISH_LENGTH] for step in steps if _is_stored(step)]
-    kept = [(BLOB_USES, index, reference) for index, reference in enumerate(references)]
-    kept += [(FILE_USES, index, {"manifest": step[2]}) for index, step in enumerate(steps) if step[0] == "files"]
+                plan.stored[step.task] = step.value, StoredValue(reference)
+                steps[index] = replace(step, value=None, stored=reference)
+        if reference is not None:
+            kept.append((BLOB_USES, index, reference))
     return [PutRegister(f"{use}plan/{plan.id}/{number:012d}/{index:06d}", value, None) for use, index, value in kept]
 
 
-async def fetch_results(store: Store, steps: Sequence[Step]) -> None:
+async def fetch_results(store: Store, steps: list[Step]) -> None:
     """Put the results that are in blobs into their steps, beside the references. Raises UnreadableJournal."""
-    for step in steps:
-        if _is_stored(step):
-            step[4] = await _fetch(store, step[FINISH_LENGTH], step[1])
-
-
-def _is_stored(step: Step) -> bool:
-    return step[0] == "finish" and len(step) > FINISH_LENGTH
+    for index, step in enumerate(steps):
+        if type(step) is Finish and step.stored is not None:
+            steps[index] = replace(step, value=await _fetch(store, step.stored, step.task))
 
 
 async def _fetch_values(store: Store, tasks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -525,7 +533,5 @@ async def _fetch(store: Store, reference: Mapping[str, Any], task: str) -> Any:
 
 
 def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str, *, listed: bool = False) -> Write:
-    """A record with steps. Its writer recognises it by ``mark`` when the answer to a commit was lost. ``listed`` says
-    that the store has all runs of the plan that have ended so far."""
-    value = {"schema": SCHEMA, "epoch": epoch, "mark": mark, "steps": list(steps)}
-    return PutRegister(record_key(name, number), {**value, "listed": True} if listed else value, None)
+    """The write of a record with steps."""
+    return PutRegister(record_key(name, number), JournalRecord(SCHEMA, epoch, mark, steps, listed), None)

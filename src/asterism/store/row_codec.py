@@ -3,7 +3,7 @@
 A field that queries search for has a column of its own. The rest of a run is one JSON text, ``state``, which leaves out
 fields with default values.
 
-JSON as stores write it is compact, in ASCII, without NaN, by an encoder that is made once.
+JSON as stores write it is compact and without NaN. A record is encoded in one step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from asterism.core.errors import AsterismError
 from asterism.core.limits import LimitedRuns, uses_of
-from asterism.core.record import decode, encode, part_of
+from asterism.core.record import Record, decode, encode, encode_json, part_of
 from asterism.core.run.run import UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk
@@ -41,14 +41,19 @@ def _encoder() -> Callable[[Any], str]:
     chunks = make(None, _refuse, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
     join = "".join
 
-    def encode(value: Any) -> str:
+    def to_text(value: Any) -> str:
+        if isinstance(value, Record):
+            try:
+                return encode_json(value).decode()
+            except UnicodeEncodeError:  # a lone surrogate
+                value = encode(value)
         return join(chunks(value, 0))
 
-    return encode
+    return to_text
 
 
 to_text = _encoder()
-"""Encodes a JSON value. Raises TypeError or ValueError for a value that is not JSON."""
+"""Encodes a JSON value, or a record. Raises TypeError or ValueError for a value that is not JSON."""
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,33 @@ from hypothesis import settings
 from hypothesis.stateful import precondition, rule
 
 from asterism.core.errors import EditRejected, InvalidTransition, NotJson, Violation
-from asterism.core.plan import edits, journal
+from asterism.core.plan import edits
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch, RemoveTask
 from asterism.core.plan.journal import (
+    SCHEMA,
+    Begin,
     BegunRun,
+    Close,
+    Edit,
     EndedRun,
+    ErrorText,
+    Finish,
+    Locate,
+    Lose,
+    Note,
+    Open,
     RecordedConstellation,
     RecordedLock,
+    Reviewed,
+    Start,
+    Step,
+    Tried,
     UnreadableJournal,
+    check_schema,
+    decode_steps,
     lock_from_json,
     lock_to_json,
     replay,
@@ -31,7 +48,7 @@ from asterism.core.plan.journal import (
 from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.task import Task
-from asterism.core.record import decode
+from asterism.core.record import decode, encode, encode_json, replace
 from tests.core.plan.test_plan_machine import LivingPlan, check, evaluate
 
 
@@ -47,9 +64,9 @@ class RecordedPlan(LivingPlan):
 
     def before(self) -> None:
         self.first = picture(self.plan, self.lock)
-        self.steps: list[str] = []
+        self.steps: list[bytes] = []
         assert isinstance(self.plan, RecordedConstellation)
-        self.plan.record = lambda step: self.steps.append(json.dumps(step))
+        self.plan.record = lambda step: self.steps.append(encode_json(step))
 
     def again(self) -> tuple[Constellation, AssignmentLock]:
         """Made from what was kept, and from that alone."""
@@ -58,7 +75,7 @@ class RecordedPlan(LivingPlan):
         plan.evaluate, plan.check_condition = evaluate, check
         lock = RecordedLock(plan, self.lock.policy, self.lock.max_cycles)
         lock_from_json(lock, waiting)
-        replay(plan, lock, map(json.loads, self.steps))
+        replay(plan, lock, decode_steps(list(map(json.loads, self.steps))))
         return plan, lock
 
     @rule()
@@ -141,14 +158,16 @@ def test_each_step_is_one_entry() -> None:
         **{"author": "ann", "reason": "", "base_version": None, "triggers": []},
     }
     assert steps == [
-        ["begin", 1.0],
-        ["start", "a", "kitchen", 2.0],
-        ["finish", "a", "failed", 3.0, None, ["OSError", "no disk"], True],
-        ["open", 4.0],
-        ["edit", batch, 5.0],
-        ["reviewed", 1, 6.0, "accepted", None],
-        ["close", 7.0, False],
+        Begin(1.0),
+        Start("a", "kitchen", 2.0),
+        Finish("a", FAILED, 3.0, None, ErrorText("OSError", "no disk"), True),
+        Open(4.0),
+        Edit(batch, 5.0),
+        Reviewed(1, 6.0, "accepted"),
+        Close(7.0),
     ]
+    assert encode(steps[1]) == {"step": "start", "task": "a", "device": "kitchen", "at": 2.0}
+    assert decode_steps(encode(steps)) == steps
 
 
 def test_a_plan_that_nobody_keeps_is_a_plan_like_any_other() -> None:
@@ -171,7 +190,7 @@ def test_a_rejected_edit_leaves_no_entry() -> None:
     plan.begin(1.0)
     with pytest.raises(EditRejected):
         plan.apply(EditBatch((edits.RemoveTask("nobody"),)), 2.0)
-    assert steps == [["begin", 1.0]]
+    assert steps == [Begin(1.0)]
 
 
 def a_lambda() -> Callable[[], None]:
@@ -197,7 +216,7 @@ def test_nothing_to_open_is_no_entry() -> None:
     assert lock.open(2.0) is None
     lock.progress_at_stuck = 0
     assert lock.open_stuck(2.0) is None
-    assert steps == [["begin", 1.0]]
+    assert steps == [Begin(1.0)]
 
 
 def test_cycles_go_on_counting_after_a_restart() -> None:
@@ -221,29 +240,33 @@ def test_cycles_go_on_counting_after_a_restart() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        ["dance", 1.0],
-        ["start", "nobody", "kitchen", 1.0],
-        ["finish", "a", "completed", 1.0, None, None, False],
-        ["finish", "a", "asleep", 1.0, None, None, False],
-        ["reviewed", 7, 1.0, "accepted"],
-        ["begin"],
-        [],
-        {"begin": 1.0},
+        Start("nobody", "kitchen", 1.0),
+        Finish("a", COMPLETED, 1.0),
+        Reviewed(7, 1.0, "accepted"),
     ],
     ids=str,
 )
-def test_a_step_that_cannot_be_taken_is_named(step: Any) -> None:
+def test_a_step_that_cannot_be_taken_is_named(step: Step) -> None:
     plan, lock, _ = recorded("a")
     with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be replayed"):
-        replay(plan, lock, [["note", 1.0, "said", None, ""], step])
+        replay(plan, lock, [Note(1.0, "said"), step])
 
 
-def test_every_step_that_can_be_recorded_can_be_taken() -> None:
-    """The table in the docstring, the one that replays and the classes that record name the same steps."""
-    assert journal.__doc__ is not None
-    table = journal.__doc__.partition("::\n\n")[2].partition("\n\nA store")[0]
-    named = {line.split()[0] for line in table.splitlines()}
-    assert named == set(journal._REPLAY)
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ({"step": "dance", "at": 1.0}, "Invalid value 'dance'"),
+        ({"step": "begin"}, "the key '[1].at' is missing"),
+        ({"step": "begin", "at": "noon"}, "[1].at must be a number, not 'noon'"),
+        ({"step": "finish", "task": "a", "at": 1.0, "status": "asleep"}, "[1].status is not valid"),
+        ({"begin": 1.0}, "[1] is not valid"),
+        (["begin", 1.0], "[1] must be a mapping, not a list"),
+    ],
+    ids=str,
+)
+def test_a_step_that_cannot_be_read_is_named(step: Any, problem: str) -> None:
+    with pytest.raises(UnreadableJournal, match=re.escape(problem)):
+        decode_steps([{"step": "note", "at": 1.0, "what": "said"}, step])
 
 
 def test_a_snapshot_names_the_place_of_a_result_that_a_store_keeps() -> None:
@@ -254,7 +277,7 @@ def test_a_snapshot_names_the_place_of_a_result_that_a_store_keeps() -> None:
         plan.finish(node, COMPLETED, 3.0, {"rows": [node.id]})
     place = {"$blob": "ab", "size": 1}
     again, other, _ = recorded("a", "b")
-    replay(again, other, [[*step, place] if step[:2] == ["finish", "a"] else step for step in steps])
+    replay(again, other, [replace(step, stored=place) if step is steps[2] else step for step in steps])
     snapshot = again.take_snapshot()
     snapshot.copy_nodes()
     first, second = json.loads("".join(snapshot.chunks()))["tasks"]
@@ -290,10 +313,10 @@ def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_ru
         plan.set_attempts(plan.node("a"), 3, 1)
     plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
     plan.set_device(plan.node("a"), "kitchen")
-    assert (plan.node("a").device, steps[-1]) == ("kitchen", ["locate", "a", "kitchen"])
+    assert (plan.node("a").device, steps[-1]) == ("kitchen", Locate("a", "kitchen"))
     plan.set_attempts(plan.node("a"), 3, 1)
     assert (plan.node("a").attempts, plan.node("a").losses) == (3, 1)
-    assert steps[-1] == ["tried", "a", 3, 1]
+    assert steps[-1] == Tried("a", 3, 1)
     again = RecordedConstellation("nightly")
     again.add(Task("a"))
     replay(again, lock, steps)
@@ -308,7 +331,7 @@ def test_a_run_that_no_store_has_is_in_the_journal_and_in_a_snapshot_until_its_t
         plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
     assert plan.begun_run("a") is None
     plan.set_device(plan.node("a"), "nightly@here", "run-1", "session-1")
-    assert steps[-1] == ["locate", "a", "nightly@here", "run-1", "session-1"]
+    assert steps[-1] == Locate("a", "nightly@here", "run-1", "session-1")
     again = RecordedConstellation.from_json(first)
     replay(again, RecordedLock(again), steps)
     read = RecordedConstellation.from_json(plan.to_json())
@@ -355,7 +378,7 @@ def test_a_lost_device_is_counted_and_recorded() -> None:
     plan.retry(plan.node("a"), 3.0, "it vanished")
     plan.start(plan.node("a"), "attic", 4.0)
     plan.release(plan.node("a"), 5.0, "it left")
-    assert (plan.node("a").losses, steps[2]) == (1, ["lose", "a"])
+    assert (plan.node("a").losses, steps[2]) == (1, Lose("a"))
     again = RecordedConstellation("nightly")
     again.add(Task("a"))
     replay(again, lock, steps)
@@ -399,8 +422,8 @@ def test_a_closed_cycle_is_written_and_read(cost: EditorCost | None) -> None:
     assert (again.ends, again.closed_at, again.outcome, again.cost) == (cycle.ends, 4.0, "accepted", cost)
 
 
-@pytest.mark.parametrize("record", [{"schema": journal.SCHEMA + 1}, {}, None, []])
+@pytest.mark.parametrize("record", [{"schema": SCHEMA + 1}, {}, None, []])
 def test_a_record_of_another_schema_is_refused(record: Any) -> None:
-    journal.check_schema({"schema": journal.SCHEMA}, "plan/nightly")
-    with pytest.raises(journal.UnreadableJournal, match=r"^plan/nightly is damaged, or was written by another version"):
-        journal.check_schema(record, "plan/nightly")
+    check_schema({"schema": SCHEMA}, "plan/nightly")
+    with pytest.raises(UnreadableJournal, match=r"^plan/nightly is damaged, or was written by another version"):
+        check_schema(record, "plan/nightly")

@@ -23,7 +23,7 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock_from_json
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock, decode_steps, lock_from_json
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.step_changes import Change, replay_step, task_progress
@@ -96,7 +96,7 @@ class FollowedPlan(RecordedPlan):
         lock = RecordedLock(plan, self.lock.policy, self.lock.max_cycles)
         lock_from_json(lock, waiting)
         view = View(plan, lock)
-        for step in map(json.loads, self.steps):
+        for step in decode_steps(list(map(json.loads, self.steps))):
             for change in replay_step(plan, lock, step):
                 view.apply(change)
             assert_same(view, plan, lock)

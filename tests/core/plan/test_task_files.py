@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asterism.core.errors import EditRejected, InvalidTask, InvalidTransition, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveDependency, RemoveTask, UpdateTask
-from asterism.core.plan.journal import RecordedConstellation, RecordedLock
+from asterism.core.plan.journal import Files, RecordedConstellation, RecordedLock, Step
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.step_changes import replay_step
 from asterism.core.plan.task import Dependency, Task
@@ -202,7 +202,7 @@ def test_a_task_that_runs_again_has_no_files() -> None:
 
 def test_the_journal_and_a_snapshot_have_the_files() -> None:
     stored = RecordedConstellation.of(film())
-    steps: list[list[Any]] = []
+    steps: list[Step] = []
     stored.record = steps.append
     stored.begin(0.0)
     node = stored.node("render")
@@ -210,7 +210,7 @@ def test_the_journal_and_a_snapshot_have_the_files() -> None:
     snapshot = stored.take_snapshot()
     stored.set_files(node, "a" * 64)
     stored.finish(node, COMPLETED, 2.0)
-    assert ["files", "render", "a" * 64] in steps
+    assert Files("render", "a" * 64) in steps
     read = RecordedConstellation.of(film())
     lock = RecordedLock(read)
     changes = [change for step in steps for change in replay_step(read, lock, step)]

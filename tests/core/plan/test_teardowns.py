@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -25,7 +24,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.explain import why
-from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock, decode_steps, replay
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import (
     CANCELLED,
@@ -38,6 +37,7 @@ from asterism.core.plan.status import (
 )
 from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import NO_SCOPE, between, teardowns_of
+from asterism.core.record import encode
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, violations
 from tests.laboratory.plan_invariants import check_invariants
 
@@ -683,7 +683,7 @@ def ran(plan: RecordedConstellation, epoch: int, *executed: bool | None) -> None
 
 def replayed(steps: list[Any]) -> RecordedConstellation:
     plan = RecordedConstellation.of(database())
-    replay(plan, RecordedLock(plan, "scoped"), json.loads(json.dumps(steps)))
+    replay(plan, RecordedLock(plan, "scoped"), decode_steps(encode(steps)))
     return plan
 
 
@@ -919,7 +919,7 @@ class World:
 
     def check_replay(self) -> None:
         lock = RecordedLock(self.first, self.lock.policy)
-        replay(self.first, lock, json.loads(json.dumps(self.steps)))
+        replay(self.first, lock, decode_steps(encode(self.steps)))
         assert self.first.to_json() == self.plan.to_json()
         check_invariants(self.first)
 

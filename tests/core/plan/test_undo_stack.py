@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from asterism.core.plan.apply import UNDO_LIMIT
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTask
-from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
+from asterism.core.plan.journal import RecordedConstellation, RecordedLock, decode_steps, replay
 from asterism.core.plan.task import Dependency, Task
+from asterism.core.record import encode
 from asterism.execution.foreach_expansion import deferred_group, expansion
 from tests.core.plan.test_plan_properties import plans, structure
 
@@ -45,7 +45,7 @@ def test_undoing_every_edit_leads_back_through_all_versions(states: list[Constel
         assert structure(plan) == before.pop()
     with pytest.raises(EditRejected, match="no edit that can be undone"):
         plan.undo_stack.batch("y")
-    replay(start, RecordedLock(start), json.loads(json.dumps(steps)))
+    replay(start, RecordedLock(start), decode_steps(encode(steps)))
     assert start.to_json() == plan.to_json()
     assert start.undo_stack._inverses == plan.undo_stack._inverses == {}
 
@@ -56,7 +56,7 @@ def test_the_stack_of_a_replayed_journal_is_that_of_its_writer() -> None:
         plan.apply(EditBatch((AddTask(Task(name)),), "x"), 0.0)
     plan.apply(plan.undo_stack.batch("y", "why not"), 1.0)
     again = RecordedConstellation("p")
-    replay(again, RecordedLock(again), json.loads(json.dumps(steps)))
+    replay(again, RecordedLock(again), decode_steps(encode(steps)))
     batch = again.undo_stack.batch("z")
     assert (batch.undoes, batch.base_version, batch.edits) == (2, 4, (RemoveTask("b"),))
     assert (batch.author, batch.reason) == ("z", "undo version 2")
@@ -121,7 +121,7 @@ def test_the_expansion_of_a_group_is_not_what_a_person_undoes() -> None:
     assert (batch.undoes, batch.edits) == (1, (RemoveTask("a"),))
     plan.apply(batch, 1.0)
     assert ("a" in plan, "it[x]" in plan) == (False, True)
-    replay(start, RecordedLock(start), json.loads(json.dumps(steps[-3:])))
+    replay(start, RecordedLock(start), decode_steps(encode(steps[-3:])))
     assert start.undo_stack._inverses == plan.undo_stack._inverses == {}
 
 

@@ -1,33 +1,4 @@
-"""The journal of a plan: every step that changed it, as data that can be replayed.
-
-::
-
-    begin       now                                       the plan starts
-    start       task, device, now                         a task is assigned to a device
-    locate      task, device[, run, session]              which device of a fleet runs it (``set_device``)
-    files       task, manifest                            the files that it has made, just before its end
-    tried       task, attempts, losses                    how often a fleet attempted it (``set_attempts``)
-    ran         task, epoch, now, times, why              the run of a fleet ended, with its times (``record_run``)
-    finish      task, status, now, value, error, review   it ended; with ``review`` an editor reviews that end
-    retry       task, now, why                            an attempt failed, and another one follows
-    lose        task                                      its device vanished (``count_loss``)
-    release     task, now, why                            it was put back before it began
-    cancel      task, now, why
-    wait        task, now                                 a ready task begins to wait (``wait_for``, ``approval``)
-    decide      task, now, decision, by                   a person decided whether a waiting task may start
-    taint       task, now, why                            a task brings untrusted data into the plan (``add_taint``)
-    note        now, what, task, why                      an entry of the story that changes nothing
-    edit        batch, now                                an accepted batch; adding a task reopens an ended plan
-    reopen      tasks, now, why                           an ended plan is reopened, with these tasks pending again
-    open        now                                       a cycle takes the waiting ends
-    stuck       now                                       a cycle opens because no task can move
-    rejected    cycle                                     an answer was rejected
-    reviewed    cycle, now, outcome, cost                 a cycle is closed
-    cancelling  now, reason                               the plan is cancelled: only teardowns start from here on
-    close       now, cancelled                            the plan ends, unless that makes tasks ready (``always``)
-
-A store may keep a large value elsewhere: the value of ``finish`` is then None, and ``stored``, after ``review``, says
-where it is. Who replays the step puts the value back.
+"""The journal of a plan: every step that changed it, as a record that can be replayed.
 
 A ``RecordedConstellation`` and its ``RecordedLock`` call ``record`` after each step. A step depends only on the plan,
 the lock policy and its own arguments. So ``replay`` of the same steps gives the same plan, to the byte.
@@ -39,6 +10,8 @@ and after a restart the cycle may be claimed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from asterism.core.errors import (
@@ -60,14 +33,12 @@ from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.task import Task
-from asterism.core.record import decode
+from asterism.core.record import InvalidRecord, Record, decode
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of steps and snapshots."""
 
-Step = list[Any]
 TaskStep = TypeVar("TaskStep", bound=Callable[..., None])
-Record = Callable[[Step], None]
 
 
 class UnreadableJournal(AsterismError):
@@ -82,6 +53,312 @@ def check_schema(record: Any, what: str) -> None:
             f"{what} is damaged, or was written by another version of Asterism: "
             f"its schema is {safe_repr(schema)}, and this one reads {SCHEMA}"
         )
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+class Step(Record, tag_field="step", tag=str.lower, omit_defaults=True, forbid_unknown_fields=True):
+    """A step of a plan, which happened at a time (``at``). Its word in the journal is the name of its class."""
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        """Take the step again."""
+        raise NotImplementedError
+
+
+class Begin(Step):
+    """The plan starts."""
+
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.begin(self.at)
+
+
+class Start(Step):
+    """A task is assigned to a device."""
+
+    task: str
+    device: str
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        node = plan.node(self.task)
+        node.entry = None  # not in the ready queue any more
+        plan.start(node, self.device, self.at)
+
+
+class Locate(Step):
+    """Which device of a fleet runs a task (``set_device``)."""
+
+    task: str
+    device: str
+    run: str | None = None
+    session: str = ""
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.set_device(plan.node(self.task), self.device, self.run, self.session)
+
+
+class Files(Step):
+    """The files that a task has made, just before its end."""
+
+    task: str
+    manifest: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.set_files(plan.node(self.task), self.manifest)
+
+
+class Tried(Step):
+    """How often a fleet attempted a task (``set_attempts``)."""
+
+    task: str
+    attempts: int
+    losses: int
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.set_attempts(plan.node(self.task), self.attempts, self.losses)
+
+
+class Ran(Step):
+    """The run of a fleet ended, with its times (``record_run``)."""
+
+    task: str
+    epoch: int
+    at: float
+    times: AttemptTimes
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.record_run(self.task, self.epoch, self.at, self.times, self.why)
+
+
+class ErrorText(Record):
+    """The error of a task as it is recorded."""
+
+    kind: str
+    message: str
+
+
+class Finish(Step):
+    """A task ended; with ``review`` an editor reviews that end. A store may keep a large value elsewhere: ``stored``
+    then says where. Who replays the step puts the value back."""
+
+    task: str
+    status: TaskStatus
+    at: float
+    value: Any = None
+    error: ErrorText | None = None
+    review: bool = False
+    stored: Any = None
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        node, error = plan.node(self.task), self.error
+        recorded = None if error is None else RecordedError(error.kind, error.message)
+        plan.finish(node, self.status, self.at, self.value, recorded, self.review)
+        if self.stored is not None:
+            plan.stored[self.task] = node.value, StoredValue(self.stored)
+        if self.review:
+            lock.waiting.append((node.id, node.epoch))
+
+
+class Retry(Step):
+    """An attempt failed, and another one follows."""
+
+    task: str
+    at: float
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.retry(plan.node(self.task), self.at, self.why)
+
+
+class Lose(Step):
+    """The device of a task vanished (``count_loss``)."""
+
+    task: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.count_loss(plan.node(self.task))
+
+
+class Release(Step):
+    """A task was put back before it began."""
+
+    task: str
+    at: float
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.release(plan.node(self.task), self.at, self.why)
+
+
+class Cancel(Step):
+    """A task was cancelled."""
+
+    task: str
+    at: float
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.cancel(plan.node(self.task), self.at, self.why)
+
+
+class Wait(Step):
+    """A ready task begins to wait (``wait_for``, ``approval``)."""
+
+    task: str
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.wait(plan.node(self.task), self.at)
+
+
+class Decide(Step):
+    """A person decided whether a waiting task may start."""
+
+    task: str
+    at: float
+    decision: str
+    by: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.decide(plan.node(self.task), self.at, self.decision, self.by)
+
+
+class Taint(Step):
+    """A task brings untrusted data into the plan (``add_taint``)."""
+
+    task: str
+    at: float
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.add_taint(plan.node(self.task), self.at, self.why)
+
+
+class Note(Step):
+    """An entry of the story that changes nothing."""
+
+    at: float
+    what: str
+    task: str | None = None
+    why: str = ""
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.note(self.at, self.what, self.task, self.why)
+
+
+class Edit(Step):
+    """A batch was accepted, in its JSON form. A batch that adds a task reopens an ended plan."""
+
+    batch: Any
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        ended = plan.state in ENDED_STATES
+        plan.apply(EditBatch.from_json(self.batch), self.at)
+        if ended:
+            lock.reopened()
+
+
+class Reopen(Step):
+    """An ended plan is reopened, with these tasks pending again."""
+
+    tasks: tuple[str, ...]
+    at: float
+    why: str
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.reopen(self.tasks, self.at, self.why)
+        lock.reopened()
+
+
+class Open(Step):
+    """An edit cycle takes the waiting ends."""
+
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        lock.open(self.at, limited=False)
+
+
+class Stuck(Step):
+    """An edit cycle opens because no task can move."""
+
+    at: float
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        lock.open_stuck(self.at, always=True)
+
+
+class Rejected(Step):
+    """An answer of an edit cycle was rejected."""
+
+    cycle: int
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        lock.record_rejection(lock.cycles[self.cycle])
+
+
+class Reviewed(Step):
+    """An edit cycle is closed."""
+
+    cycle: int
+    at: float
+    outcome: str
+    cost: EditorCost | None = None
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        cycle = lock.cycles[self.cycle]
+        cycle.cost = self.cost
+        lock.close(cycle, self.at, self.outcome)
+
+
+class Cancelling(Step):
+    """The plan is cancelled: only teardowns start from here on."""
+
+    at: float
+    reason: str = ""
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.begin_cancel(self.at, self.reason)
+        lock.waiting.clear()
+
+
+class Close(Step):
+    """The plan ends, unless that makes tasks ready (``always``)."""
+
+    at: float
+    cancelled: bool = False
+
+    def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
+        plan.close(self.at, self.cancelled)
+
+
+_STEPS: Any = list[reduce(or_, Step.__subclasses__())]  # type: ignore[misc]
+
+
+def decode_steps(items: Any) -> list[Step]:
+    """The steps of a record of a journal. Raises UnreadableJournal."""
+    try:
+        steps: list[Step] = decode(_STEPS, items)
+    except InvalidRecord as error:
+        raise UnreadableJournal(f"a record of a journal has steps that cannot be read: {error}") from None
+    return steps
+
+
+def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
+    """Replay recorded steps. Raises UnreadableJournal for a step that cannot be replayed."""
+    for number, step in enumerate(steps):
+        try:
+            step.replay(plan, lock)
+        except (AsterismError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UnreadableJournal(f"step {number} ({str(step)[:80]}) cannot be replayed: {error}") from error
+
+
+# -- plans that record their steps -------------------------------------------------------------------------------------
 
 
 class BegunRun(NamedTuple):
@@ -108,13 +385,13 @@ def _discard(step: Step) -> None:
     """The default of ``record``: for a plan that is not stored."""
 
 
-def _recorded(word: str, method: TaskStep) -> TaskStep:
+def _recorded(kind: type[Step], method: TaskStep) -> TaskStep:
     """A step that concerns one task: preserves it before, and records the step after."""
 
     def step(plan: RecordedConstellation, node: Node, *arguments: Any) -> None:
         plan._preserve(node)
         method(plan, node, *arguments)
-        plan.record([word, node.id, *arguments])
+        plan.record(kind(node.id, *arguments))
 
     return step  # type: ignore[return-value]
 
@@ -125,7 +402,7 @@ class RecordedConstellation(Constellation):
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
-        self.record: Record = _discard
+        self.record: Callable[[Step], None] = _discard
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self.stored: dict[str, tuple[Any, StoredValue]] = {}  # results that the store keeps, by task
         self._begun: dict[str, BegunRun] = {}  # by task; of an earlier epoch, too
@@ -161,12 +438,12 @@ class RecordedConstellation(Constellation):
 
     def begin(self, now: float) -> None:
         super().begin(now)
-        self.record(["begin", now])
+        self.record(Begin(now))
 
     def start(self, node: Node, device: str, now: float) -> int:
         self._preserve(node)
         epoch = super().start(node, device, now)
-        self.record(["start", node.id, device, now])
+        self.record(Start(node.id, device, now))
         return epoch
 
     def finish(
@@ -187,16 +464,16 @@ class RecordedConstellation(Constellation):
             self._collect_run(self.ended_runs, node, value)
         super().finish(node, status, now, value, recorded, review)
         self._begun.pop(node.id, None)
-        parts = None if recorded is None else [recorded.kind, recorded.message]
-        self.record(["finish", node.id, str(status), now, value, parts, review])
+        text = None if recorded is None else ErrorText(recorded.kind, recorded.message)
+        self.record(Finish(node.id, status, now, value, text, review))
 
-    retry = _recorded("retry", Constellation.retry)
-    count_loss = _recorded("lose", Constellation.count_loss)
-    release = _recorded("release", Constellation.release)
-    set_files = _recorded("files", Constellation.set_files)
-    wait = _recorded("wait", Constellation.wait)
-    decide = _recorded("decide", Constellation.decide)
-    add_taint = _recorded("taint", Constellation.add_taint)
+    retry = _recorded(Retry, Constellation.retry)
+    count_loss = _recorded(Lose, Constellation.count_loss)
+    release = _recorded(Release, Constellation.release)
+    set_files = _recorded(Files, Constellation.set_files)
+    wait = _recorded(Wait, Constellation.wait)
+    decide = _recorded(Decide, Constellation.decide)
+    add_taint = _recorded(Taint, Constellation.add_taint)
 
     def set_device(self, node: Node, device: str, run: str | None = None, session: str = "") -> None:
         """Record which device of a fleet runs a running task; with ``run`` also its run and the session of the device,
@@ -206,11 +483,9 @@ class RecordedConstellation(Constellation):
         self._preserve(node)
         node.device = device
         self.records.mark(node)
-        if run is None:
-            self.record(["locate", node.id, device])
-        else:
+        if run is not None:
             self._begun[node.id] = BegunRun(node.epoch, run, session)
-            self.record(["locate", node.id, device, run, session])
+        self.record(Locate(node.id, device, run, session))
 
     def begun_run(self, task_id: str) -> BegunRun | None:
         """The run that ``set_device`` was given for the present execution of a running task."""
@@ -237,19 +512,19 @@ class RecordedConstellation(Constellation):
         self._preserve(node)
         node.attempts, node.losses = attempts, losses
         self.records.mark(node)
-        self.record(["tried", node.id, attempts, losses])
+        self.record(Tried(node.id, attempts, losses))
 
     def record_run(self, task_id: str, epoch: int, now: float, times: AttemptTimes, why: str) -> None:
         if task_id in self.nodes:
             self._preserve(self.nodes[task_id])
         super().record_run(task_id, epoch, now, times, why)
-        self.record(["ran", task_id, epoch, now, list(times), why])
+        self.record(Ran(task_id, epoch, now, times, why))
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         self._preserve_below(node)
         stopped = super().cancel(node, now, why)
         if not self._editing:
-            self.record(["cancel", node.id, now, why])
+            self.record(Cancel(node.id, now, why))
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
@@ -261,7 +536,7 @@ class RecordedConstellation(Constellation):
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         self.add_entry(now, what, task_id, why)
-        self.record(["note", now, what, task_id, why])
+        self.record(Note(now, what, task_id, why))
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
         data = _batch_as_json(batch)
@@ -275,7 +550,7 @@ class RecordedConstellation(Constellation):
             raise
         finally:
             self._editing = False
-        self.record(["edit", data, now])
+        self.record(Edit(data, now))
         self.undo_stack.record(applied)
         if self.on_applied is not None:
             self.on_applied(applied)
@@ -289,22 +564,22 @@ class RecordedConstellation(Constellation):
 
     def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
         """As in ``Graph``. What undoes it does not undo the record: for a caller that discards the steps too."""
-        tasks = list(tasks)
+        tasks = tuple(tasks)
         self._preserve_all()
         undo = super().reopen(tasks, now, why)
-        self.record(["reopen", tasks, now, why])
+        self.record(Reopen(tasks, now, why))
         return undo
 
     def begin_cancel(self, now: float, reason: str = "") -> list[Node]:
         self._preserve_all()
         cancelled = super().begin_cancel(now, reason)
-        self.record(["cancelling", now, reason])
+        self.record(Cancelling(now, reason))
         return cancelled
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         self._preserve_all()
         state = super().close(now, cancelled)
-        self.record(["close", now, cancelled])
+        self.record(Close(now, cancelled))
         return state
 
 
@@ -312,7 +587,7 @@ class RecordedLock(AssignmentLock):
     """The assignment lock of a RecordedConstellation. It records the steps of cycles."""
 
     @property
-    def _record(self) -> Record:
+    def _record(self) -> Callable[[Step], None]:
         assert isinstance(self.graph, RecordedConstellation)
         return self.graph.record
 
@@ -320,23 +595,23 @@ class RecordedLock(AssignmentLock):
         waiting = len(self.waiting)
         cycle = super().open(now, limited=limited)
         if len(self.waiting) != waiting:
-            self._record(["open", now])
+            self._record(Open(now))
         return cycle
 
     def open_stuck(self, now: float, *, always: bool = False) -> EditCycle | None:
         cycle = super().open_stuck(now, always=always)
         if cycle is not None:
-            self._record(["stuck", now])
+            self._record(Stuck(now))
         return cycle
 
     def record_rejection(self, cycle: EditCycle) -> None:
         super().record_rejection(cycle)
         if cycle.id in self.cycles:  # a closed cycle needs no record
-            self._record(["rejected", cycle.id])
+            self._record(Rejected(cycle.id))
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
         confirmed = super().close(cycle, now, outcome)
-        self._record(["reviewed", cycle.id, now, outcome, None if cycle.cost is None else cycle.cost.to_json()])
+        self._record(Reviewed(cycle.id, now, outcome, cycle.cost))
         return confirmed
 
 
@@ -353,102 +628,6 @@ def _batch_as_json(batch: EditBatch) -> Any:
         raise EditRejected([Violation(None, "not_kept", f"the plan is kept in a store, and {error}")]) from None
     except InvalidTask:
         return None  # apply reports the problems of every edit
-
-
-# -- replay ------------------------------------------------------------------------------------------------------------
-
-
-def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
-    """Replay recorded steps. Raises UnreadableJournal for a step that cannot be replayed."""
-    for number, step in enumerate(steps):
-        try:
-            _REPLAY[step[0]](plan, lock, *step[1:])
-        except (AsterismError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UnreadableJournal(f"step {number} ({str(step)[:80]}) cannot be replayed: {error}") from error
-
-
-def _finish(
-    plan: RecordedConstellation,
-    lock: AssignmentLock,
-    task: str,
-    status: str,
-    now: float,
-    value: Any,
-    error: list[str] | None,
-    review: bool,
-    stored: Any = None,
-) -> None:
-    node = plan.node(task)
-    plan.finish(node, TaskStatus(status), now, value, None if error is None else RecordedError(*error), review)
-    if stored is not None:
-        plan.stored[task] = node.value, StoredValue(stored)
-    if review:
-        lock.waiting.append((node.id, node.epoch))
-
-
-def _reviewed(
-    plan: Constellation,
-    lock: AssignmentLock,
-    cycle: int,
-    now: float,
-    outcome: str,
-    cost: Mapping[str, Any] | None,
-) -> None:
-    lock.cycles[cycle].cost = None if cost is None else EditorCost.from_json(cost)
-    lock.close(lock.cycles[cycle], now, outcome)
-
-
-def _edit(plan: Constellation, lock: AssignmentLock, batch: Mapping[str, Any], now: float) -> None:
-    ended = plan.state in ENDED_STATES
-    plan.apply(EditBatch.from_json(batch), now)
-    if ended:
-        lock.reopened()
-
-
-def _reopen(plan: Constellation, lock: AssignmentLock, tasks: list[str], now: float, why: str) -> None:
-    plan.reopen(tasks, now, why)
-    lock.reopened()
-
-
-def _cancelling(plan: Constellation, lock: AssignmentLock, now: float, reason: str) -> None:
-    plan.begin_cancel(now, reason)
-    lock.waiting.clear()
-
-
-_REPLAY: dict[str, Callable[..., object]] = {
-    "begin": lambda plan, lock, now: plan.begin(now),
-    "start": lambda plan, lock, task, device, now: plan.start(_dequeued(plan, task), device, now),
-    "finish": _finish,
-    "retry": lambda plan, lock, task, now, why: plan.retry(plan.node(task), now, why),
-    "lose": lambda plan, lock, task: plan.count_loss(plan.node(task)),
-    "locate": lambda plan, lock, task, *device: plan.set_device(plan.node(task), *device),
-    "files": lambda plan, lock, task, manifest: plan.set_files(plan.node(task), manifest),
-    "tried": lambda plan, lock, task, attempts, losses: plan.set_attempts(plan.node(task), attempts, losses),
-    "ran": lambda plan, lock, task, epoch, now, times, why: plan.record_run(
-        task, epoch, now, AttemptTimes(*times), why
-    ),
-    "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
-    "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
-    "wait": lambda plan, lock, task, now: plan.wait(plan.node(task), now),
-    "decide": lambda plan, lock, task, now, decision, by: plan.decide(plan.node(task), now, decision, by),
-    "taint": lambda plan, lock, task, now, why: plan.add_taint(plan.node(task), now, why),
-    "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),
-    "edit": _edit,
-    "reopen": _reopen,
-    "open": lambda plan, lock, now: lock.open(now, limited=False),
-    "stuck": lambda plan, lock, now: lock.open_stuck(now, always=True),
-    "rejected": lambda plan, lock, cycle: lock.record_rejection(lock.cycles[cycle]),
-    "reviewed": _reviewed,
-    "cancelling": _cancelling,
-    "close": lambda plan, lock, now, cancelled: plan.close(now, cancelled),
-}
-
-
-def _dequeued(plan: Constellation, task: str) -> Node:
-    """The node of a task, removed from the ready queue, as when it was started."""
-    node = plan.node(task)
-    node.entry = None
-    return node
 
 
 # -- what a snapshot has beside the plan -------------------------------------------------------------------------------

@@ -30,17 +30,26 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, RemoveDependency, RemoveTask, UpdateTask
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.journal import RecordedConstellation, Step, replay
+from asterism.core.plan.journal import (
+    Files,
+    Locate,
+    Lose,
+    Open,
+    RecordedConstellation,
+    Rejected,
+    Reviewed,
+    Step,
+    Stuck,
+    Tried,
+    replay,
+)
 from asterism.core.plan.node import Node
 
 IN_DIFF = frozenset({"added", "edited", "removed"})
 """Entries of the story about tasks that the diff of an edit contains."""
 
-PLACED = frozenset({"locate", "tried", "lose", "files"})
-"""Steps that change a task without an entry of the story."""
-
-
-_PLACINGS = {"locate": "located", "files": "files kept"}
+_PLACINGS = {Locate: "located", Files: "files kept", Tried: "counted", Lose: "counted"}
+"""What happens to a task in the steps that make no entry of the story."""
 
 APPROVAL_NOTES = frozenset(
     f"{subject} {what}"
@@ -75,9 +84,8 @@ def task_progress(node: Node) -> JsonObject:
 
 def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -> list[Change]:
     """Replay one step, and return what it changed. Raises UnreadableJournal."""
-    kind, first = step[0], len(plan._story)
-    edited: list[Applied] = []
-    cycle = lock.cycles.get(step[1]) if kind in ("rejected", "reviewed") else None
+    first, edited = len(plan._story), list[Applied]()
+    cycle = lock.cycles.get(step.cycle) if isinstance(step, Rejected | Reviewed) else None
     opened = lock.opened
     plan.on_applied = edited.append
     try:
@@ -85,15 +93,14 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
     finally:
         plan.on_applied = None
     changes = [_edit_change(plan, applied) for applied in edited if applied.batch.edits]
-    if kind in ("open", "stuck") and lock.opened > opened:
-        changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan.last_at, step[1]))
-    elif cycle is not None and kind == "rejected":
-        changes.append(_cycle_change(cycle, "rejected", plan.last_at, plan.last_at))
+    if isinstance(step, Open | Stuck) and lock.opened > opened:
+        changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan.last_at, step.at))
+    elif cycle is not None and isinstance(step, Reviewed):
+        changes.append(_cycle_change(cycle, "closed", plan.last_at, step.at))
     elif cycle is not None:
-        changes.append(_cycle_change(cycle, "closed", plan.last_at, step[2]))
-    if kind in PLACED:
-        node = plan.node(step[1])
-        changes.append(_task_change(node, plan.last_at, _PLACINGS.get(kind, "counted"), ""))
+        changes.append(_cycle_change(cycle, "rejected", plan.last_at, plan.last_at))
+    if isinstance(step, Locate | Files | Tried | Lose):
+        changes.append(_task_change(plan.node(step.task), plan.last_at, _PLACINGS[type(step)], ""))
     return [*changes, *_story_changes(plan, first, bool(edited))]
 
 
