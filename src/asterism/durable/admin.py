@@ -215,8 +215,6 @@ async def change_once(
         for about in rejected:
             await record_rejection(fleet.store, name, *about)
         raise
-    finally:
-        waiting.close()
     mark = new_id(fleet.store.clock(), fleet.chance)
     record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
     head = stored.head if not new_terms else stored.head.changed(terms=new_terms[0])

@@ -163,6 +163,5 @@ async def waiting_edits_at_rest(
     waiting = WaitingEdits(stored.plan, store.clock, devices=lambda: known)
     set_terms(waiting, stored.head)
     waiting.restore(records.edits)
-    waiting.close()  # an owner lets them expire
     waiting.save = records.save
     return waiting, writes

@@ -96,7 +96,7 @@ class AwaitedWorld:
             if name == self._plan.id:
                 raise WaitFailed(f"{awaited_text(wait)} is in this plan: name it in 'after' instead")
         except WaitFailed as error:
-            self._execution.awaiting.fail(node, error)
+            self._execution.waits.fail(node, error)
         else:
             self._add(self._by_plan, name, node)
 
@@ -144,7 +144,7 @@ class AwaitedWorld:
         await self._look_at_plans()
         for node in late:
             if node in self._late:
-                self._execution.awaiting.fail(node, timeout_error(node.task.wait_for or {}))
+                self._execution.waits.fail(node, timeout_error(node.task.wait_for or {}))
 
     async def _until_called(self, watch: Watch) -> None:
         """Wait until an event was sent, a task begins to wait, or it is time to look again."""
@@ -200,7 +200,7 @@ class AwaitedWorld:
             self._taken.add(event.number)
             taker = EventTaker(self._plan.id, self._execution.now(), node.id)
             self._journal.stage(taking(event, file, taker, later=later))
-        self._execution.awaiting.complete(node, event.data)
+        self._execution.waits.complete(node, event.data)
 
     # -- other plans ---------------------------------------------------------------------------------------------------
 
@@ -239,9 +239,9 @@ class AwaitedWorld:
         if plan.tainted and (completed or plan.state in ENDED_STATES):  # an error may have data of strangers, too
             self._plan.add_taint(node, self._execution.now(), f"of plan {plan.id!r}, which has taint")
         if other is not None and completed:
-            self._execution.awaiting.complete(node, other.value)
+            self._execution.waits.complete(node, other.value)
         elif other is not None and other.status is COMPLETED:
-            self._execution.awaiting.fail(node, timeout_error(wait))
+            self._execution.waits.fail(node, timeout_error(wait))
         elif plan.state in ENDED_STATES:
             state = str(plan.state).replace("_", " ")
             if other is None:
@@ -250,4 +250,4 @@ class AwaitedWorld:
                 reason = error_text(other.error) or other.reason
                 why = f"the task is {other.status}" + (f" ({reason})" if reason else "")
             error = WaitFailed(f"{awaited_text(wait)} did not complete: plan {plan.id!r} is {state}, and {why}")
-            self._execution.awaiting.fail(node, error)
+            self._execution.waits.fail(node, error)

@@ -278,7 +278,7 @@ class Ownership:
         set_terms(execution.waiting, stored.head)
         execution.waiting.save = approvals.save
         execution.waiting.restore(approvals.edits)
-        world = execution.awaiting.world = AwaitedWorld(self._fleet.store, journal, execution)
+        world = execution.waits.world = AwaitedWorld(self._fleet.store, journal, execution)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()

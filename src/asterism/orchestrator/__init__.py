@@ -16,7 +16,10 @@
                         expands groups into tasks when their list is known
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
 ``unchanged_tasks``     tasks whose files have not changed since their last execution get their recorded result
-``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
+``waits``               ``Waits``: the tasks that are not in the queue, and for what they wait: backoff, no device,
+                        approval, ``wait_for``, an execution that still stops; one heap of all times, with one timer
+``waiting_edits``       ``WaitingEdits``: the edits that wait for a person, and the judgment which ones have to
+``roster``              the devices that have joined, and the choice of one for a task
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
 ``events``              typed events, the bus, and ``PlanEvents``, the publisher of one plan's events
 ``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
@@ -41,7 +44,7 @@ Invariants:
 - An event without a subscriber is not made. A subscriber never delays the plan.
 
 To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
-call where it happens. To add a reason why a task waits, add a ``Holder`` to ``orchestrator``. The lock policies
+call where it happens. To add a reason why a task waits, add it to ``waits``. The lock policies
 themselves are in ``asterism.core.plan.assignment_lock``, the strategies that choose a device in
 ``asterism.core.run.placement``.
 """

@@ -173,7 +173,7 @@ class EditCycles:
         self._now = execution.now
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, asyncio.Task[None]] = {}  # by the number of the cycle
-        self._deadline: asyncio.TimerHandle | None = None
+        self._set_alarm = execution.waits.alarm(self._close_overdue)
         self._abandoned = False
         self.trace: PlanTrace | None = None
         self._answered: EditCycle | None = None  # the cycle whose answer is being applied
@@ -423,15 +423,9 @@ class EditCycles:
 
     def _set_deadline(self) -> None:
         """Set the timer for the cycle that has to be closed first."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        deadline = self._lock.next_deadline()
-        if deadline < float("inf"):
-            self._deadline = self._loop.call_later(max(0.0, deadline - self._now()), self._close_overdue)
+        self._set_alarm(self._lock.next_deadline())
 
     def _close_overdue(self) -> None:
-        self._deadline = None
         for cycle, why in self._lock.overdue(self._now()):
             logger.warning("cycle %d of plan %s is closed without an answer: %s", cycle.id, self._plan.id, why)
             self._publish("edit_timeout", cycle)
@@ -450,9 +444,6 @@ class EditCycles:
     def abandon(self) -> None:
         """Another process continues the plan: cancel the calls of the editor, and close no cycle."""
         self._abandoned = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
         for call in self.calls:
             call.cancel()
 

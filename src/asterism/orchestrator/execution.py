@@ -56,10 +56,10 @@ from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
+from asterism.orchestrator.roster import Active, Member
 from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 from asterism.orchestrator.waiting_edits import WaitingEdits
-from asterism.orchestrator.waiting_tasks import HERE, WaitingTasks
+from asterism.orchestrator.waits import APPROVAL, HERE, STOPPING, Waits
 
 logger = logging.getLogger("asterism.execution")
 
@@ -111,16 +111,12 @@ class Execution:
         self.stopping: dict[int, Active] = {}
         self._free_job: asyncio.Task[None] | None = None  # during the end of its task: executes the next one
         self._next: Active | None = None  # what that job has been given
-        self.parked: dict[Node, None] = {}  # ready, but an earlier execution of the same task is still stopping
-        self.backing_off: dict[Node, asyncio.TimerHandle] = {}
-        self._refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.events = PlanEvents(bus, plan, self.now, None if journal is None else journal.publish)
         self.mask = PlanMask(plan)
         self.logs = PlanLogs(self.now, options.log_limit, self.mask)
         self._kept_logs = self.logs if options.log_limit and journal is None else None
-        self.unplaceable = UnplaceableTasks(
-            plan, self.roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
-        )
+        self.waits = Waits(self, scheduler)
+        self._refused_since = self.waits.refused_since
         self.settled = None if journal is None else journal.settled
         self.waiting = WaitingEdits(
             plan,
@@ -131,10 +127,10 @@ class Execution:
             escalation=options.approval_escalation,
             devices=self.roster.known_devices,
             announce=self._announce_waiting,
-            wake=self.wake,
+            decided=self.waits.decided,
+            alarm=self.waits.alarm,
         )
         self._waiting = self.waiting.waiting
-        self.awaiting = WaitingTasks(self)
         self.cycles = EditCycles(self)
         self._trace = self.cycles.trace = trace
         if options.editor is not None:
@@ -161,7 +157,7 @@ class Execution:
         self.waiting.edited()
         for node in tuple(self.plan.nodes.values()):
             if node.awaits:
-                self._wait(node)
+                self.waits.begin(node)
             if node.status is not RUNNING or node.tentative is not None:
                 continue
             member = self.roster.find(node.device) if node.device is not None else None
@@ -213,14 +209,14 @@ class Execution:
             elif roster.capable(lane):
                 roster.set_aside(queue, lane)
             else:
-                self.unplaceable.add_lane(lane)
+                self.waits.no_device(lane)
         if best is None:
             return False
         node = queue.pop(best[1])
         if self._waiting and self.waiting.holds(node):
-            return True
-        if self.stopping and self._still_stopping(node):
-            self.parked[node] = None
+            self.waits.add(node, APPROVAL)
+        elif self.stopping and self._still_stopping(node):
+            self.waits.add(node, STOPPING)
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
@@ -231,27 +227,17 @@ class Execution:
     def _advance(self, node: Node, now: float) -> bool:
         """Let a ready task wait for the world, or advance a group. Returns True: one task has made its step."""
         if self._waiting and self.waiting.holds(node):
-            return True
-        if node.task.foreach is not None:
-            return advance_group(self, node, now)
-        if node.decision is None:
-            self._wait(node)
+            self.waits.add(node, APPROVAL)
+        elif node.task.foreach is not None:
+            advance_group(self, node, now)
+        elif node.decision is None:
+            self.waits.begin(node)
         elif node.needless:
             self._cancel_task(node, f"the start was {node.decision}")
         else:
             self.plan.start(node, HERE, now)
             self.fail(node, NotApproved(f"the start was {node.decision}"))
         return True
-
-    def _wait(self, node: Node) -> None:
-        """Let a ready task wait for the world, or for a person; or go on waiting."""
-        if node.task.approval is None:
-            self.awaiting.begin(node)
-            return
-        if not node.awaits:
-            self.plan.wait(node, self.now())
-            self.events.task_changed("task_waiting", node)
-        self.waiting.ask(node)
 
     def _still_stopping(self, node: Node) -> bool:
         """Whether an execution of a task has not stopped yet: a task is executed once at a time. A teardown waits for
@@ -389,7 +375,7 @@ class Execution:
                 self.plan.set_files(node, active.files)
             self.fail(node, error)
         else:
-            self._back_off(node, self._retry(node, error, failures))
+            self.waits.back_off(node, self._retry(node, error, failures))
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
@@ -407,14 +393,6 @@ class Execution:
         self.lock.finish(node, status, self.now(), value, error)
         self.events.task_ended(node)
         self.wake()
-
-    def _back_off(self, node: Node, delay: float) -> None:
-        def again() -> None:
-            del self.backing_off[node]
-            self.plan.queue.push(node)
-            self.wake()
-
-        self.backing_off[node] = self._loop.call_later(delay, again)
 
     def _lost(self, node: Node, member: Member, error: DeviceLost) -> None:
         """The device was lost. Losses have a limit of their own, apart from retries."""
@@ -469,15 +447,10 @@ class Execution:
         if active is None:
             return None
         self.roster.release(active.member)
-        parked, self.parked = self.parked, {}
-        for node in parked:
-            if node.status is RUNNING and node.device is None and node.entry is None:
-                self.plan.queue.push(node)
-            elif self.plan.nodes.get(node.id) is node:
-                self.plan.requeue(node)
+        self.waits.stopped()
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self._stops(node):
-            self._back_off(node, active.delay)
+            self.waits.back_off(node, active.delay)
         return active
 
     # -- stopping ------------------------------------------------------------------------------------------------------
@@ -514,16 +487,9 @@ class Execution:
 
     def _forget(self, node: Node) -> None:
         """A task was cancelled."""
-        self._forget_timers(node)
-        self.awaiting.remove(node)
-        self.parked.pop(node, None)
-        self.events.task_ended(node)
-
-    def _forget_timers(self, node: Node) -> None:
-        self.unplaceable.remove(node)
+        self.waits.remove(node)
         self._refused_since.pop(node, None)
-        if (timer := self.backing_off.pop(node, None)) is not None:
-            timer.cancel()
+        self.events.task_ended(node)
 
     def applied(self, applied: Applied) -> None:
         """An edit was applied: stop the executions that it revoked or cancelled, and start what is ready."""
@@ -536,10 +502,7 @@ class Execution:
             self.events.task_changed("task_revoked", node)
         for node in applied.cancelled:
             self.events.task_ended(node)
-        for node in [node for node in self.backing_off if node.status is not RUNNING]:
-            self._forget_timers(node)
-        self.unplaceable.edited()
-        self.awaiting.edited()
+        self.waits.edited()
         self.waiting.edited()
         self.wake()
 
@@ -604,13 +567,12 @@ class Execution:
         """A device joined or left: look again at the tasks that had no device."""
         slots = self._scheduler.slots
         self._slots = None if slots is None or self._slots is None else max(slots, self._slots)
-        self.unplaceable.devices_changed()
+        self.waits.devices_changed()
         self.plan.queue.activate_all()
         self.wake()
 
     def outside_the_queue(self) -> set[Node]:  # for tests
-        asking = {self.plan.nodes[edit.task] for edit in self.waiting.waiting.values() if edit.task is not None}
-        return {*self.parked, *self.waiting.parked, *self.unplaceable, *self.awaiting, *asking}
+        return set(self.waits)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -626,7 +588,7 @@ class Execution:
         plan = self.plan
         if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        ready = self.unplaceable or self.parked or self.awaiting or plan.queue.has_ready()
+        ready = self.waits or plan.queue.has_ready()
         if self.cancelling:
             if not self.active and (self._hard or not ready):
                 self._end(cancelled=True)
@@ -652,11 +614,7 @@ class Execution:
             self.wake()
             return
         self.cycles.cancel()
-        for node in tuple(self.backing_off):
-            self._forget_timers(node)
-        self.unplaceable.clear()
-        self.awaiting.close()
-        self.waiting.close()
+        self.waits.close()
         self.plan.on_applied = None
         if self._trace is not None:
             self._trace.ended(self.result())
@@ -679,8 +637,7 @@ class Execution:
         for active in tuple(self.stopping.values()):
             self._ask_to_stop(active)
         self.cycles.abandon()
-        self.awaiting.close()
-        self.waiting.close()
+        self.waits.close()
         if self._trace is not None:
             self._trace.left()
 
@@ -692,8 +649,8 @@ class ElementsFailed(AsterismError):
     """Some tasks of a group failed."""
 
 
-def advance_group(execution: Execution, node: Node, now: float) -> bool:
-    """Expand a group that is ready, or end it. Returns True: one task has made its step."""
+def advance_group(execution: Execution, node: Node, now: float) -> None:
+    """Expand a group that is ready, or end it."""
     plan = execution.plan
     value: Any = None
     error: AsterismError | None = None
@@ -704,7 +661,7 @@ def advance_group(execution: Execution, node: Node, now: float) -> bool:
             result = None if source is None else source.value
             batch = expansion(node.task, tuple(node.parents.values()), result)
             plan.apply(replace(batch, editor=plan.edited.get(node.id)), now)
-            return True
+            return
         value = [element.value for element in elements_of(plan.nodes, node)]
         if failed := failed_elements(plan.nodes, node):
             error = ElementsFailed(failed)
@@ -712,4 +669,3 @@ def advance_group(execution: Execution, node: Node, now: float) -> bool:
         error = failure
     plan.start(node, HERE, now)
     execution.end(node, *((COMPLETED, value) if error is None else (FAILED, value, PlanMask(plan)().error(error))))
-    return True

@@ -152,6 +152,13 @@ class Scheduler(Protocol):
     now: Callable[[], float]
     """The clock: seconds since 1970."""
 
+    concurrency: int | None
+    """The limit of running tasks."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this limit allows one more task."""
+
     @property
     def slots(self) -> int | None:
         """How many tasks can run at once; None for no limit."""

@@ -19,11 +19,9 @@ from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import APPROVAL_TIMEOUT, Edit, EditBatch, WaitingEdit
-from asterism.core.plan.explain import Holder, Why, approval_holder
+from asterism.core.plan.explain import Why
 from asterism.core.plan.explain import why as explain
-from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.plan.task import absent_plugin, lane_of, needs_of
 from asterism.core.run.placement import Strategy
 from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
@@ -33,11 +31,11 @@ from asterism.orchestrator.execution import NO_LIMITS, NO_TURNS, Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Member, Roster, missing
+from asterism.orchestrator.roster import Member, Roster
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.orchestrator.unchanged_tasks import ResultRecords
 from asterism.orchestrator.waiting_edits import WaitingEdits
-from asterism.orchestrator.waiting_tasks import check_waits
+from asterism.orchestrator.waits import check_waits
 
 
 class PlanCommands:
@@ -72,9 +70,8 @@ class PlanCommands:
         """Why a task is not running: what holds it."""
         execution = self.scheduler.find(plan_id)
         node = execution.plan.node(task_id)
-        holder = _placement_holder(execution, self.scheduler, node)
         edits = tuple(execution.waiting.waiting.values())
-        return explain(execution.plan, execution.lock, node, holder, self.scheduler.now(), edits)
+        return explain(execution.plan, execution.lock, node, execution.waits.holder(node), self.now(), edits)
 
     def cycles(self, plan_id: str | None = None) -> list[EditCycle]:
         """The open edit cycles."""
@@ -347,31 +344,3 @@ async def _cancelled(execution: Execution) -> None:
     except asyncio.CancelledError:
         execution.cancel_hard()
         execution.check_end()
-
-
-def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: Node) -> Holder | None:
-    """What keeps a ready task from a device; None if nothing does."""
-    if execution.paused and not execution.cancelling:
-        return Holder("pause", execution.plan.id, "the plan is paused")
-    if (waiting := execution.waiting.holder_of(node.id)) is not None:
-        return approval_holder(waiting, node.id)
-    if node.task.wait_for is not None or node.needs_approval:  # it needs no device
-        return None
-    if node in execution.parked:
-        return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
-    if node in execution.backing_off:
-        return Holder("backoff", "", "it waits before its next attempt")
-    capable = scheduler.roster.capable(lane_of(node.task))
-    if not capable:
-        absent = absent_plugin(needs_of(node.task), [member.can for member in scheduler.roster])
-        text = absent or f"{missing(node)} has joined; the devices are {scheduler.roster.names()}"
-        return Holder("no_device", "", text)
-    if not any(member.reachable for member in capable):
-        resting = ", ".join(member.id for member in capable)
-        return Holder("resting", resting, f"every device that can run it gave it back: {resting}")
-    if not any(member.free for member in capable):
-        busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
-        return Holder("busy", busy, f"every device that can run it is busy: {busy}")
-    if not scheduler.has_room:
-        return Holder("concurrency", "", f"the limit of {scheduler.concurrency} running tasks is reached")
-    return None

@@ -17,6 +17,7 @@ from asterism.orchestrator.devices import Device
 from asterism.orchestrator.events import DeviceEvent
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.roster import Member, Roster
+from asterism.orchestrator.waits import NO_DEVICE
 
 REST = 1.0
 """Seconds during which a device that gave a task back gets no other."""
@@ -221,7 +222,7 @@ class DeviceScheduler:
     @property
     def has_unplaceable_tasks(self) -> bool:
         """Whether a ready task waits for a capable device to join."""
-        return any(execution.unplaceable for execution in self._executions.values())
+        return any(execution.waits.waiting(NO_DEVICE) for execution in self._executions.values())
 
 
 def _share(execution: Execution) -> tuple[int, int]:

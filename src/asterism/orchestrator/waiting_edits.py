@@ -7,13 +7,12 @@ may have read untrusted data (``core/plan/taint.py``), waits. All others are app
 A task with ``approval`` waits in the same way for its start (``ask``): it is a waiting edit that changes nothing. What
 a person decides about it is a step of the plan, ``Graph.decide``, whether a process runs the plan or not.
 
-A held task that is ready is set aside when its turn comes, and queued again when no waiting edit holds it. The plan
-does not end while an edit waits. After its time the edit is refused, so it never stops the plan for good.
+A held task that is ready waits when its turn comes (waits.py), and is queued again when no waiting edit holds it. The
+plan does not end while an edit waits. After its time the edit is refused, so it never stops the plan for good.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
@@ -43,7 +42,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.group_elements import needs_person
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import ENDED_STATES, PENDING
+from asterism.core.plan.status import ENDED_STATES
 from asterism.core.plan.taint import approval_violations, mark_violations, taint_reasons, taint_violations
 from asterism.core.plan.task_approval import approvers
 from asterism.core.record import replace
@@ -54,8 +53,8 @@ Save = Callable[[WaitingEdit], None]
 
 class WaitingEdits:
     """``rules`` and ``scopes`` are those of the plan, ``timeout`` is how long an edit waits, ``escalation``
-    after how long people are told again. ``announce`` publishes an event, ``wake`` asks the scheduler for a step.
-    ``devices`` are those that an edit may name; None for any."""
+    after how long people are told again. ``announce`` publishes an event, ``decided`` is called after each decision,
+    ``alarm`` makes the timer (see Waits). ``devices`` are those that an edit may name; None for any."""
 
     def __init__(
         self,
@@ -68,12 +67,13 @@ class WaitingEdits:
         escalation: float | None = None,
         devices: Callable[[], KnownDevices | None] = lambda: None,
         announce: Callable[[str, WaitingEdit], None] = lambda kind, edit: None,
-        wake: Callable[[], None] = lambda: None,
+        decided: Callable[[], None] = lambda: None,
+        alarm: Callable[[Callable[[], None]], Callable[[float], None]] = lambda due: lambda at: None,
     ) -> None:
         self._devices = devices
         self._plan, self.rules, self.timeout, self.scopes = plan, tuple(rules), timeout, tuple(scopes)
         self.escalation = escalation
-        self._now, self._announce, self._wake = now, announce, wake
+        self._now, self._announce, self._decided, self._set_alarm = now, announce, decided, alarm(self._expire)
         self.save: Save = lambda edit: None
         self.waiting: dict[int, WaitingEdit] = {}
         self.refused: list[WaitingEdit] = []
@@ -82,10 +82,8 @@ class WaitingEdits:
         self.decided: dict[int, str] = {}
         """What was decided about the other edits, in words."""
 
-        self.parked: dict[Node, None] = {}  # ready tasks that a waiting edit holds
         self._held: Counter[str] = Counter()
         self._newest = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     def restore(self, edits: Iterable[WaitingEdit]) -> None:
         """Continue with the edits of an earlier owner, decided ones among them. Their time goes on."""
@@ -262,11 +260,8 @@ class WaitingEdits:
         return decided
 
     def holds(self, node: Node) -> bool:
-        """Whether a waiting edit holds a ready task, which is then set aside."""
-        if not self._held[node.id]:
-            return False
-        self.parked[node] = None
-        return True
+        """Whether a waiting edit holds a task."""
+        return self._held[node.id] > 0
 
     def holder_of(self, task: str) -> WaitingEdit | None:
         """The first waiting edit that holds a task."""
@@ -277,12 +272,6 @@ class WaitingEdits:
         for edit in tuple(self.waiting.values()):
             why = "the plan was cancelled"
             self._decide(edit.decided(EXPIRED, "", self._now(), why), "expired", why)
-
-    def close(self) -> None:
-        """The plan ends or is left."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _add(self, edit: WaitingEdit) -> None:
         self.waiting[edit.id] = edit
@@ -296,13 +285,8 @@ class WaitingEdits:
         if edit.task is not None and (node := self._asking(edit)) is not None:
             decision = f"refused {why}" if edit.state == REFUSED else f"not approved: {why}"
             self._plan.decide(node, self._now(), APPROVED if edit.state == APPROVED else decision, why)
-        free = [node for node in self.parked if not self._held[node.id]]
-        for node in free:
-            del self.parked[node]
-            if self._plan.nodes.get(node.id) is node and node.status is PENDING:
-                self._plan.requeue(node)
         self._set_timer()
-        self._wake()
+        self._decided()
 
     def _record(self, what: str, edit: WaitingEdit, why: str) -> None:
         """In the story and, in the same commit, wherever the edits are kept."""
@@ -311,13 +295,10 @@ class WaitingEdits:
         self.save(edit)
 
     def _set_timer(self) -> None:
-        self.close()
-        if self.waiting:
-            due = min(min(edit.expires_at, self._escalates_at(edit)) for edit in self.waiting.values())
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._expire)
+        times = (min(edit.expires_at, self._escalates_at(edit)) for edit in self.waiting.values())
+        self._set_alarm(min(times, default=float("inf")))
 
     def _expire(self) -> None:
-        self._timer = None
         now = self._now()
         for edit in [waiting for waiting in self.waiting.values() if waiting.expires_at <= now]:
             decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")

@@ -1,9 +1,9 @@
-"""Tasks that wait for a time, an event or another plan: in virtual time, with a world that the test plays."""
+"""What tasks wait for, beside other tasks: in virtual time, with a world and a clock that the test plays."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,8 +12,9 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.core.plan.awaited import timeout_error
 from asterism.core.plan.node import Node
+from asterism.orchestrator import waits
 from asterism.orchestrator.execution import Execution
-from asterism.orchestrator.waiting_tasks import WaitingTasks
+from asterism.orchestrator.waits import Waits
 from asterism.testing.virtual_time import run
 from tests.laboratory.plan_invariants import check_invariants
 from tests.orchestrator.orchestrator_scenes import after, orchestrate
@@ -31,8 +32,8 @@ def instant(seconds: float) -> str:
 class PlayedWorld:
     """A world in which the test says what happens."""
 
-    def __init__(self, awaiting: WaitingTasks) -> None:
-        self.awaiting, self.sought = awaiting, dict[str, Node]()
+    def __init__(self, waits: Waits) -> None:
+        self.waits, self.sought = waits, dict[str, Node]()
 
     def look_for(self, node: Node) -> None:
         self.sought[node.id] = node
@@ -41,18 +42,20 @@ class PlayedWorld:
         self.sought.pop(node.id, None)
 
     def time_is_up(self, node: Node) -> None:
-        self.awaiting.fail(node, timeout_error(node.task.wait_for or {}))
+        self.waits.fail(node, timeout_error(node.task.wait_for or {}))
 
 
 class Scene:
     """A plan that runs with a played world."""
 
-    def __init__(self, plan: Constellation, **options: Any) -> None:
+    def __init__(self, plan: Constellation, clock: Callable[[], float] | None = None) -> None:
         self.plan = plan
-        self.orchestrator = Orchestrator([LocalDevice("device", slots=1)], **options)
+        self.orchestrator = Orchestrator([LocalDevice("device", slots=1)])
+        if clock is not None:
+            self.orchestrator.scheduler.now = clock
         self.orchestrator.scheduler.attach_loop()
         self.execution: Execution = self.orchestrator._execution(plan)
-        self.world = self.execution.awaiting.world = PlayedWorld(self.execution.awaiting)
+        self.world = self.execution.waits.world = PlayedWorld(self.execution.waits)
         self.orchestrator.options.prepare(plan)
         self.execution.begin()
         self.running = asyncio.create_task(self.orchestrator._ended(self.execution))
@@ -63,7 +66,7 @@ class Scene:
         check_invariants(self.plan, self.execution.outside_the_queue())
 
     def arrive(self, task: str, value: Any) -> None:
-        self.execution.awaiting.complete(self.world.sought[task], value)
+        self.execution.waits.complete(self.world.sought[task], value)
 
 
 async def test_a_plan_waits_for_a_time_and_uses_no_slot() -> None:
@@ -212,3 +215,69 @@ def test_a_failed_wait_is_retried_with_the_plan() -> None:
         return await orchestrator.retry(first, edits=[edits.UpdateTask("bad", wait_for={"until": "2001-01-01"})])
 
     assert run(again()).state == "completed"
+
+
+class JumpingScene(Scene):
+    """A plan whose clock jumps, and that of the loop does not."""
+
+    def __init__(self, plan: Constellation) -> None:
+        self.jumped, loop = 0.0, asyncio.get_running_loop()
+        super().__init__(plan, clock=lambda: 1e9 + loop.time() + self.jumped)
+
+
+def failing_once(delay: float) -> tuple[Task[Any], list[float]]:
+    """A task that fails, and succeeds ``delay`` seconds later; and when its attempts began."""
+    began: list[float] = []
+
+    async def work() -> None:
+        began.append(asyncio.get_running_loop().time())
+        if len(began) == 1:
+            raise RuntimeError("not yet")
+
+    return Task("work", call=work, retries=1, backoff=delay), began
+
+
+async def second_attempt_after(jump: float) -> float:
+    """How many seconds after the first attempt the second one begins, if the clock jumps between them."""
+    task, began = failing_once(8.0)
+    plan = Constellation("p")
+    plan.add(task)
+    scene = JumpingScene(plan)
+    await asyncio.sleep(0.5)
+    scene.jumped = jump
+    await scene.running
+    return began[1] - began[0]
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+async def test_a_clock_that_jumps_does_not_change_a_delay(jump: float) -> None:
+    assert await second_attempt_after(jump) == pytest.approx(await second_attempt_after(0.0), rel=1.0)
+
+
+async def test_ablation_a_clock_that_nobody_follows_changes_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "JUMP", float("inf"))
+    assert await second_attempt_after(-3600.0) > 3000
+
+
+async def test_a_jump_of_the_clock_is_noticed_by_a_task_that_waits_for_a_time() -> None:
+    plan, loop = Constellation("p"), asyncio.get_running_loop()
+    plan.add(Task("nine", wait_for={"until": instant(1e9 + loop.time() + 7200)}))
+    scene, began = JumpingScene(plan), loop.time()
+    await asyncio.sleep(10)
+    scene.jumped = 7200.0
+    assert (await scene.running).state == "completed"
+    assert loop.time() - began < 10 + waits.LONGEST_SLEEP + 1
+
+
+async def test_a_plan_that_is_left_has_no_timer() -> None:
+    task, began = failing_once(8.0)
+    plan = Constellation("p")
+    plan.add(task)
+    plan.add(Task("paid", wait_for={**EVENT, "timeout": 60}))
+    scene = Scene(plan)
+    await asyncio.sleep(0.5)
+    scene.execution.abandon()
+    await asyncio.sleep(100)
+    assert (len(began), plan["paid"].status) == (1, "pending")
+    scene.running.cancel()
+    await asyncio.gather(scene.running, return_exceptions=True)
