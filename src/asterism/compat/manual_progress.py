@@ -78,8 +78,8 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
     if status is core.PENDING:
         _put_back(plan, node)
         return
-    if _given_up(plan, node):
-        node.needless, node.reason = False, ""
+    if node.given_up:
+        _forget_end(node)
     now, started, ended = time.time(), node.started_at, node.ended_at
     if started is None and status is not core.CANCELLED:
         started = now
@@ -93,22 +93,22 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
 
 def _put_back(plan: Constellation, node: Node) -> None:
     """Make the task pending again, and the tasks below it that the end of a run gave up."""
-    again = {node: _given_up(plan, node)}
+    again = {node: node.given_up}
     below = list(node.children.values())
     while below:
         child = below.pop()
-        if child not in again and _given_up(plan, child):
+        if child not in again and child.given_up:
             again[child] = True
             below.extend(child.children.values())
     for pending_node, given_up in again.items():
         if given_up:
-            pending_node.needless, pending_node.reason = False, ""
+            _forget_end(pending_node)
         write(plan, pending_node, UNTOUCHED)
 
 
-def _given_up(plan: Constellation, node: Node) -> bool:
-    """Whether the end of a run cancelled it as unreachable, not on request."""
-    return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.unreachable_reason(node)[1]
+def _forget_end(node: Node) -> None:
+    """The end of a run did not give the task up."""
+    node.needless, node.given_up, node.reason = False, False, ""
 
 
 def note(plan: Constellation, node: Node, **facts: Any) -> None:

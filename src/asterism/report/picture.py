@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
 from asterism.core.plan.group_elements import folded_groups, status_of_group
-from asterism.core.plan.plan_end import NOT_NEEDED, UNREACHABLE
 from asterism.core.plan.status import CANCELLED
 from asterism.core.plan.task import plugin_text
 from asterism.core.record import Record, field
@@ -144,7 +143,7 @@ def _drawn_task(node: Node, status: str, secrets: PlanMask, work: bool, behind: 
         return DrawnTask(node.id, counts_text(behind), status_of_group(status, behind), "", behind)
     device = node.task.device if status == "queued" else node.device or node.task.device
     notes = [device or ""]
-    if node.status is CANCELLED and not node.reason.startswith((NOT_NEEDED, UNREACHABLE)):  # somebody cancelled it
+    if node.status is CANCELLED and not node.given_up:  # somebody cancelled it
         notes.append(shorten(secrets.shown(node.reason), LONGEST_LABEL))
     return DrawnTask(node.id, shown, status, ", ".join(filter(None, notes)))
 

@@ -514,3 +514,12 @@ def test_a_note_is_an_entry_of_the_story_and_changes_nothing_else() -> None:
         (3.0, "late result refused", ""),
     ]
     assert (plan.node("a").status, plan.version) == (before, version)
+
+
+def test_a_task_that_a_person_cancelled_as_unreachable_was_not_given_up() -> None:
+    plan = begin(chain("a", "b"))
+    plan.cancel(plan.node("b"), 1.0, "unreachable: the site is closed")
+    fail(plan, "a")
+    plan.close(3.0)
+    plan.reopen(["a"], 4.0, "again")
+    assert (plan.node("a").status, plan.node("b").status) == (PENDING, CANCELLED)

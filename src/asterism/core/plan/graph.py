@@ -483,7 +483,7 @@ class Graph:
         for is_chosen in choices:
             for node in self._pending():
                 if is_chosen(node):
-                    node.needless, why = self.unreachable_reason(node)
+                    node.given_up, (node.needless, why) = True, plan_end.unreachable_reason(self, node)
                     self._give_up(node, now, why)
             if self.queue.has_ready():
                 return True
@@ -495,10 +495,6 @@ class Graph:
         self.add_entry(now, "cancelled", node.id, why)
         inherited_priority.ended(self, node)
         self._pass_on_cancellation(node)
-
-    def unreachable_reason(self, node: Node) -> tuple[bool, str]:
-        """Whether a blocked task was not needed, and the reason. Called for parents before their children."""
-        return plan_end.unreachable_reason(self, node)
 
     # -- structure: used by Constellation and apply --------------------------------------------------------------------
 

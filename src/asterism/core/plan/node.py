@@ -107,6 +107,7 @@ class Node(Struct, eq=False):
     tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed
     reviewed: bool = True
     needless: bool = False  # cancelled because a condition or an outcome made it unnecessary
+    given_up: bool = False  # cancelled by the end of the plan, because it could never run
     epoch: int = 0
     device: str | None = None
     attempts: int = 0

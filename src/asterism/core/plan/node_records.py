@@ -43,6 +43,7 @@ class NodeState(NamedTuple):
     tentative: TaskStatus | None
     reviewed: bool
     needless: bool
+    given_up: bool
     epoch: int
     device: str | None
     attempts: int

@@ -25,20 +25,10 @@ from asterism.core.plan.topological_order import parents_first
 if TYPE_CHECKING:
     from asterism.core.plan.graph import Graph
 
-NOT_NEEDED, UNREACHABLE = "not needed: ", "unreachable: "
-"""How the reason begins for which the end of a plan cancelled a task. Replay of a journal repeats these words, so they
-never change."""
-
-
-def is_given_up(node: Node) -> bool:
-    """Whether the end of the plan cancelled a task, because it could never run."""
-    never_ran = node.status is CANCELLED and node.started_at is None
-    return never_ran and node.reason.startswith((NOT_NEEDED, UNREACHABLE))
-
 
 def has_unreachable(graph: Graph) -> bool:
     """Whether a task was needed, and could never run."""
-    return graph.counts[CANCELLED] > 0 and any(is_given_up(node) and not node.needless for node in graph.nodes.values())
+    return graph.counts[CANCELLED] > 0 and any(node.given_up and not node.needless for node in graph.nodes.values())
 
 
 def is_lost_for_good(graph: Graph, node: Node) -> bool:
@@ -67,10 +57,10 @@ def unreachable_reason(graph: Graph, node: Node) -> tuple[bool, str]:
         elif node.task.join == "any":
             needless = why
         else:
-            return True, f"{NOT_NEEDED}{why}"
+            return True, f"not needed: {why}"
     if needless and not blocked:
-        return True, f"{NOT_NEEDED}{needless}"
-    return False, f"{UNREACHABLE}{blocked or 'no task could start it'}"
+        return True, f"not needed: {needless}"
+    return False, f"unreachable: {blocked or 'no task could start it'}"
 
 
 def _edge_reason(graph: Graph, node: Node, dependency: Dependency) -> tuple[str, bool]:
@@ -140,7 +130,7 @@ def _add_pairs(graph: Graph, chosen: set[Node]) -> None:
     size = -1
     while graph.setups and size < len(chosen):
         size = len(chosen)
-        revived = chosen | {node for node in descendants(*chosen) if is_given_up(node)}
+        revived = chosen | {node for node in descendants(*chosen) if node.given_up}
         for setup in {setup for node in revived for setup in node.scope.inside}:
             if is_torn_down(setup):
                 chosen.update((setup, *teardowns_of(setup)))
@@ -185,7 +175,7 @@ def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable
         if node in again:
             _reset(graph, node)
             graph.add_entry(now, "retried", node.id, why)
-        elif is_given_up(node):
+        elif node.given_up:
             _reset(graph, node)
             graph.add_entry(now, "reopened", node.id)
     _recount(graph)
@@ -203,7 +193,7 @@ def _reset(graph: Graph, node: Node) -> None:
     for child in node.children.values():
         if child.verdicts:
             child.verdicts.pop(node.id, None)
-    node.tentative, node.unsettled, node.reviewed, node.needless = None, False, True, False
+    node.tentative, node.unsettled, node.reviewed, node.needless, node.given_up = None, False, True, False, False
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = node.files = None
     node.epoch, node.losses, node.spent, node.reason, node.times = 0, 0, node.attempts, "", None
     node.awaited_since = node.decision = None
