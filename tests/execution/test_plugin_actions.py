@@ -186,7 +186,7 @@ def test_the_name_of_a_plug_in_is_a_key_of_plan_files() -> None:
         ("plugin: {other: {}}", "the plug-in 'other' is not installed here, so its work is not checked"),
         ("{greet: {name: Ann}, shell: echo}", "has shell and plugin; a task has one action"),
         ("gret: {name: Ann}", "gret"),
-        ("plugin: {Greet: {}}", "the name of a plug-in has small letters, digits, '-' and '_', unlike 'Greet'"),
+        ("plugin: {Greet: {}}", "must be the name of a plug-in: small letters, digits, '-' and '_', not 'Greet'"),
     ],
 )
 def test_mistakes_in_plan_files(task: str, text: str) -> None:

@@ -28,7 +28,7 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
     ("body", "line", "text"),
     [
         ("shel: make", 5, "unknown key 'shel'; did you mean 'shell'?"),
-        ("shell: make\nqqq: 1", 6, "unknown key 'qqq'; the keys are argv, shell, call, http"),
+        ("shell: make\nqqq: 1", 6, "unknown key 'qqq'; the keys are argv, shell, plugin, cwd"),
         ("shell: make\nshell: test", 6, "the key 'shell' is here twice; the first is in line 5"),
         ("argv: [make]\nshell: make", 6, "has argv and shell; a task has one action"),
         ("retries: 1", 4, "has no action; give it one of call, argv, shell, http"),

@@ -29,11 +29,11 @@ from __future__ import annotations
 import dataclasses
 import operator
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from inspect import cleandoc
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, field
@@ -44,6 +44,7 @@ from msgspec.structs import force_setattr as set_field
 from asterism.core.errors import describe_value, suggestion
 
 __all__ = [
+    "END",
     "MISSING",
     "UNKNOWN",
     "UNSET",
@@ -51,7 +52,10 @@ __all__ = [
     "KeywordOnly",
     "Meta",
     "Mistake",
+    "Name",
+    "Pause",
     "Record",
+    "Seconds",
     "Struct",
     "asdict",
     "decode",
@@ -61,6 +65,7 @@ __all__ = [
     "encode_json",
     "expected",
     "field",
+    "field_mistakes",
     "fields_of",
     "format_place",
     "mistakes",
@@ -73,6 +78,17 @@ __all__ = [
 ]
 
 Kind = TypeVar("Kind")
+
+
+END = r"$(?!\n)"
+"""The end of a text in a pattern: in Python, ``$`` alone is also before a line break at the end."""
+
+Name = Annotated[str, Meta(min_length=1)]
+"""A text that is not empty."""
+
+Seconds = Annotated[float, Meta(gt=0, le=10**15)]
+Pause = Annotated[float, Meta(ge=0, le=10**15)]
+"""A number of seconds, and one that may be 0. Neither is infinite."""
 
 
 class InvalidRecord(ValueError):
@@ -235,6 +251,8 @@ def expected(words: str, about: Callable[[Any], str | None] | None = None) -> Me
 
 def mistakes(kind: Any, value: Any, place: Place = (), *, strict: bool = True) -> list[Mistake]:
     """All that is wrong with a value that should be of a type, where ``decode`` stops at the first."""
+    if isinstance(value, Mapping) and not isinstance(value, dict):  # in which the library would pass over unknown keys
+        value = dict(value)
     try:
         msgspec.convert(value, kind, strict=strict)
         return []
@@ -248,6 +266,23 @@ def mistakes(kind: Any, value: Any, place: Place = (), *, strict: bool = True) -
     ]
     found += [*_key_mistakes(kind, value, place)]
     return found or [Mistake(place, f"{format_place(place)}{_problem(kind, limits, value, reason)}".lstrip())]
+
+
+def field_mistakes(record: msgspec.Struct) -> list[Mistake]:
+    """All that is wrong with the fields of a record that its constructor made, which trusts its caller."""
+    kind = _fields_only(type(record))
+    try:
+        msgspec.convert(record, kind, from_attributes=True)
+        return []
+    except msgspec.ValidationError:  # also for subclasses of float, which are numbers nevertheless
+        values = asdict(record).items()
+        return mistakes(kind, {name: float(value) if isinstance(value, float) else value for name, value in values})
+
+
+@cache
+def _fields_only(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A class with the fields of another, and nothing else."""
+    return msgspec.defstruct(kind.__name__, [(own.name, own.type) for own in fields_of(kind)])
 
 
 def _alternative(kind: Any, value: Any, limits: tuple[Meta, ...] = ()) -> tuple[Any, tuple[Meta, ...]]:
@@ -275,7 +310,7 @@ def _has_shape(kind: Any, value: Any) -> bool:
     if origin in (int, float):
         return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
     if origin in _LISTS:
-        return isinstance(value, list | tuple)
+        return isinstance(value, list | tuple | Set)
     return isinstance(value, Mapping if _is_mapping(origin) else origin if origin in (bool, NoneType) else str)
 
 
@@ -302,7 +337,7 @@ def _parts(kind: Any, value: Any) -> Iterator[tuple[str | int, Any, Any]]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if _is_struct(kind) and isinstance(value, Mapping):
         yield from ((f.encode_name, f.type, value[f.encode_name]) for f in fields_of(kind) if f.encode_name in value)
-    elif origin in _LISTS and isinstance(value, list | tuple):
+    elif origin in _LISTS and isinstance(value, list | tuple | Set):
         yield from ((index, arguments[0], item) for index, item in enumerate(value))
     elif origin in (dict, Mapping) and isinstance(value, Mapping):
         yield from ((str(name), arguments[1], item) for name, item in value.items())

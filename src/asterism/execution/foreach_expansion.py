@@ -19,7 +19,7 @@ from asterism.base import expressions
 from asterism.core.errors import AsterismError, describe_value
 from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.group_elements import most_elements
-from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task import Dependency, Join, Task
 from asterism.core.plan.task_approval import approvers
 from asterism.execution.placeholders import Scope, fill_task, placeholders
 
@@ -95,7 +95,7 @@ def element_tasks(template: Task, scopes: Sequence[Scope], params: Mapping[str, 
     ]
 
 
-def group_task(template: Task, foreach: Mapping[str, Any], join: str = "all") -> Task:
+def group_task(template: Task, foreach: Mapping[str, Any], join: Join = "all") -> Task:
     """The group: it has nothing to execute, so only its priority and its description stay."""
     described = not any(True for _ in placeholders(template.description))
     return Task(

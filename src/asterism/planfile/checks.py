@@ -23,7 +23,7 @@ from asterism.base.startup import install_hint
 from asterism.base.text import request_url_problem
 from asterism.core.errors import describe_value, suggestion
 from asterism.core.plan import awaited, task_files
-from asterism.core.plan.task import ACTIONS, plugin_name, plugin_problems
+from asterism.core.plan.task import ACTIONS, AgentWork, plugin_name
 from asterism.core.plan.task_approval import EXCLUDED
 from asterism.core.plan.teardowns import order_problem
 from asterism.core.record import Place, Record, Struct, field, format_place
@@ -98,14 +98,12 @@ class TaskChecks(Struct):
         if len(actions) > 1:
             yield (actions[1],), f"has {' and '.join(actions)}; a task has one action", False
         if self.task.wait_for is not None:
-            yield from self._wait(self.task.wait_for)
-        elif not actions and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
+            yield from self._wait()
+        elif not actions and not any(get_close_matches(key, (*ACTIONS, "wait_for")) for key in self.faulty):
             yield (), f"has no action; give it one of {', '.join(ACTIONS)}, or wait_for", False
 
-    def _wait(self, wait: models.WaitFor) -> Iterator[Finding]:
+    def _wait(self) -> Iterator[Finding]:
         """A task that waits has no action, and nothing that says how a device executes one."""
-        for text in awaited.wait_problems(wait_fields(wait)):
-            yield ("wait_for",), text, False
         problem = awaited.excluded_problem(self.task, [name for name in awaited.EXCLUDED if name not in _OF_GROUPS])
         if problem is not None:
             yield ("wait_for",), problem, False
@@ -297,11 +295,11 @@ class TaskChecks(Struct):
                 if name not in signature.names:
                     yield ("inputs", name), f"the input {name!r} is not a parameter of {path!r}", True
 
-    def _agent(self, work: str | models.AgentWork) -> Iterator[Finding]:
+    def _agent(self, work: str | AgentWork) -> Iterator[Finding]:
         for name, value in (self.task.inputs or {}).items():
             if isinstance(value, dict) and set(value) == {"secret"}:
                 yield ("inputs", name), f"inputs.{name} is a secret, which an agent must not read", False
-        if isinstance(work, models.AgentWork) and work.result is not None and _exists("jsonschema"):
+        if isinstance(work, AgentWork) and work.result is not None and _exists("jsonschema"):
             jsonschema = import_module("jsonschema")
             try:
                 jsonschema.Draft202012Validator.check_schema(work.result)
@@ -313,11 +311,6 @@ class TaskChecks(Struct):
 
     def _plugin(self, plugin: Mapping[str, Any]) -> Iterator[Finding]:
         """The work of a plug-in. Where placeholders stand in it, its types are known only when they are filled in."""
-        problems = list(plugin_problems(plugin))
-        for text in problems:
-            yield ("plugin",), text, False
-        if problems:
-            return
         from asterism.execution.actions import ACTIONS as KINDS
         from asterism.execution.plugin_actions import check_plugin, device_objection
 
@@ -398,12 +391,6 @@ _OF_GROUPS = ("foreach", "needs")
 """Excluded fields of a task: a group in a plan file has the first for its elements; the second is in ``device``."""
 
 
-def wait_fields(wait: models.WaitFor) -> dict[str, Any]:
-    """``wait_for`` as a task has it."""
-    fields = wait.to_json()
-    return {**fields, "tick": f"{{{TICK}}}"} if wait.tick == "same" else fields
-
-
 def constants_problem(text: str, scope: Mapping[str, Any]) -> str | None:
     """The unknown name in a valid expression; None if there is none."""
     try:
@@ -455,7 +442,7 @@ def _texts(task: models.Task) -> Iterator[Found]:
     for name in task.uses or ():
         yield ("uses", name), name
     if task.wait_for is not None:
-        yield from _texts_in(("wait_for",), wait_fields(task.wait_for))
+        yield from _texts_in(("wait_for",), task.wait_for.to_json())
     if task.approval is not None:
         yield from _texts_in(("approval",), task.approval.to_json())
     if task.skip_if_unchanged is not None:

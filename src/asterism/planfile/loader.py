@@ -40,7 +40,7 @@ from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fi
 from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped, skipped_cleanups
-from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs, wait_fields
+from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
@@ -468,7 +468,7 @@ def _takes_files(inputs: Any) -> bool:
 
 
 _RAW = ("http", "inputs", "env", "agent", "plugin")
-_CONVERTED = (*_RAW, "argv", "device", "effects", "foreach", "skip_if_unchanged", "wait_for", "approval")
+_CONVERTED = (*_RAW, "device", "foreach", "skip_if_unchanged", "wait_for", "approval")
 """The fields of a task that have another form in a plan file."""
 
 _SAME = tuple(name for name in models.TASK_KEYS if name in Task.__struct_fields__ and name not in _CONVERTED)
@@ -477,16 +477,14 @@ _SAME = tuple(name for name in models.TASK_KEYS if name in Task.__struct_fields_
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     values = {name: value for name in _SAME if (value := getattr(task, name)) is not None}
     values |= {key: plain_json(raw[key]) for key in _RAW if raw.get(key)}
-    if task.argv is not None:
-        values["argv"] = tuple(task.argv)
     if task.skip_if_unchanged is not None:
         values["skip_if_unchanged"] = task.skip_if_unchanged.to_json()
     if task.wait_for is not None:
-        values["wait_for"] = wait_fields(task.wait_for)
+        same = {"tick": "{tick}"} if task.wait_for.tick == "same" else {}
+        values["wait_for"] = task.wait_for.to_json() | same
     if task.approval is not None:
         values["approval"] = task.approval.to_json()
-    needs, effects = frozenset(task.wanted.needs or ()), frozenset(task.effects or ())
-    return Task(task_id, device=task.wanted.id, needs=needs, effects=effects, **values)
+    return Task(task_id, device=task.wanted.id, needs=frozenset(task.wanted.needs or ()), **values)
 
 
 def _devices(heads: Sequence[models.Head]) -> tuple[DeviceLine, ...]:

@@ -7,16 +7,15 @@ from typing import Annotated, Any, Literal
 
 from asterism.base.durations import DURATION_PATTERN, InvalidDuration, parse_duration
 from asterism.core.json_values import JsonObject
+from asterism.core.plan import awaited, task_approval
 from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
-from asterism.core.plan.task import LONGEST_DESCRIPTION
-from asterism.core.record import UNSET, Meta, Place, Record, expected, field, fields_of, schemas, set_field
+from asterism.core.plan.task import LONGEST_DESCRIPTION, AgentWork, AnyConstant, Effect, SharedFields, Uses
+from asterism.core.plan.task_files import Unchanged
+from asterism.core.record import END, UNSET, Meta, Name, Place, Record, expected, field, fields_of, schemas, set_field
 from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
-
-END = r"$(?!\n)"
-"""The end of a text in a pattern: in Python, ``$`` alone is also before a line break at the end."""
 
 
 class Shape(Record, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,7 +32,6 @@ def _about_duration(value: Any) -> str | None:
 
 _duration = expected("above 0", _about_duration)
 
-Name = Annotated[str, Meta(min_length=1)]
 Duration = Annotated[
     Annotated[float, Meta(gt=0)]
     | Annotated[str, Meta(pattern=f"^(?=[0-9.]*[1-9]){DURATION_PATTERN}{END}", max_length=300), _duration],
@@ -41,13 +39,13 @@ Duration = Annotated[
 ]
 """Seconds, or text with a unit. A shape that has durations turns them into seconds."""
 
-Pause = Annotated[
+LongPause = Annotated[
     Annotated[float, Meta(ge=0)] | Annotated[str, Meta(pattern=f"^{DURATION_PATTERN}{END}", max_length=300), _duration],
     _duration,
 ]
 
 
-def _convert_durations(shape: Shape, *names: str) -> None:
+def _convert_durations(shape: Record, *names: str) -> None:
     """Turn texts such as ``5m`` into seconds."""
     for name in names:
         if isinstance(value := getattr(shape, name), str):
@@ -122,8 +120,6 @@ AnyValue = Annotated[
     Any, Meta(description="any value, {from: task, select: …, failed: …} or {secret: NAME}, also nested")
 ]
 
-AnyConstant = Annotated[Any, Meta(description="any value")]
-
 
 class Request(Shape):
     """An HTTP request. ``{name}`` in the URL stands for an input."""
@@ -148,27 +144,6 @@ After = Annotated[
 ]
 
 
-class AgentWork(Shape):
-    """Work for an agent."""
-
-    description: Annotated[Name, Meta(description="what to do")]
-    tips: Annotated[list[Name] | None, Meta(description="advice on how to do it")] = None
-    result: Annotated[dict[str, AnyConstant] | None, Meta(description="the JSON Schema of the result")] = None
-
-
-class Unchanged(Shape):
-    """The files of a task, which is skipped if their content has not changed since its last execution."""
-
-    inputs: Annotated[list[Name] | None, Meta(description="files that it reads; `*`, `?`, `**` as in a shell")] = None
-    outputs: Annotated[
-        Annotated[list[Name], Meta(min_length=1)] | None,
-        Meta(description="files that it writes; none if it has a working folder"),
-    ] = None
-    shared: Annotated[Name | None, Meta(description="plans that give the same name may use each other's records")] = (
-        None
-    )
-
-
 class Over(Shape):
     """Where the elements come from, one of: the result of a task, which must be a list; the files that match a pattern;
     the lines of a file; the numbers of a range."""
@@ -189,31 +164,18 @@ Foreach = Annotated[
 Axis = Annotated[Name | list[AnyConstant], expected('a list or "{params.NAME}"')]
 
 
-class WaitFor(Shape):
-    """What a task waits for, one of: an event, a time, or a task of another plan. It uses no slot."""
-
-    event: Annotated[Name | None, Meta(description="the name of an event; its data are the result")] = None
-    until: Annotated[Name | None, Meta(description="a time, in the time zone of the tick, else in UTC")] = None
-    plan: Annotated[Name | None, Meta(description="the name of a stored plan, or with `tick` of a schedule")] = None
-    task: Annotated[Name | None, Meta(description="the task of that plan; its result is the result")] = None
-    tick: Annotated[Name | None, Meta(description="`same`, or a time such as `{tick.previous}`")] = None
-    timeout: Annotated[Duration | None, Meta(description="the task fails after so long; default: never")] = None
+class WaitFor(awaited.WaitFor):
+    __doc__ = awaited.WaitFor.__doc__
+    timeout: Annotated[Duration | None, Meta(description="the task fails after so long; default: never")] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         _convert_durations(self, "timeout")
+        super().__post_init__()
 
 
-class Approval(Shape):
-    """A person decides whether the task starts."""
-
-    by: Annotated[
-        Annotated[Name | list[Name], expected("a name or a list of names")] | None,
-        Meta(description="the people or groups who may decide, or patterns of them; default: everybody"),
-    ] = None
-    timeout: Annotated[Duration | None, Meta(description="it is not approved after so long; default: 1d")] = None
-    otherwise: Annotated[
-        Literal["fail", "skip"] | None, Meta(description="what a task does that is not approved; default: fail")
-    ] = field(default=None, name="else")
+class Approval(task_approval.Approval):
+    __doc__ = task_approval.Approval.__doc__
+    timeout: Annotated[Duration | None, Meta(description="it is not approved after so long; default: 1d")] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         _convert_durations(self, "timeout")
@@ -222,13 +184,9 @@ class Approval(Shape):
 PriorityName = Literal["low", "normal", "high", "critical"]
 
 
-class Task(Shape):
+class Task(SharedFields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A task: one of argv, shell, call, http, agent and the name of a plug-in, and its conditions."""
 
-    argv: Annotated[
-        Annotated[list[str], Meta(min_length=1)] | None, Meta(description="a command; `{name}` stands for an input")
-    ] = None
-    shell: Annotated[Name | None, Meta(description="a line for /bin/sh; inputs are environment variables")] = None
     call: Annotated[
         Annotated[str, Meta(pattern=rf"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*{END}"), expected("package.module:function")]
         | None,
@@ -239,19 +197,14 @@ class Task(Shape):
         Annotated[Name | AgentWork, expected("a description, or {description: …, tips: […], result: {…}}")] | None,
         Meta(description="work for an agent, on a device that has one"),
     ] = None
-    plugin: Annotated[
-        Annotated[dict[Name, dict[Name, AnyConstant]], Meta(min_length=1, max_length=1)] | None,
-        Meta(description="work of a plug-in, by its name: `{container: {image: …}}`"),
-    ] = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
-    cwd: Annotated[Name | None, Meta(description="the working directory of a command")] = None
     outputs: Annotated[
         Annotated[dict[Name, Name], Meta(min_length=1)] | None,
         Meta(description="files that it leaves in its working folder, by name; `*`, `?`, `**`"),
     ] = None
     uses: Annotated[
-        dict[Name, Annotated[int, Meta(ge=1)]] | None,
+        Uses | None,
         Meta(description="the limits that it holds while it runs, with the amounts, such as `{warehouse: 1}`"),
     ] = None
     after: After | None = None
@@ -263,12 +216,7 @@ class Task(Shape):
         Name | None,
         Meta(description="tear this task down: run once it has started and everything between is over, in any case"),
     ] = None
-    join: Annotated[
-        Literal["all", "any"],
-        Meta(description="start when all dependencies hold, or when one holds and the others are decided"),
-    ] = "all"
-    retries: Annotated[int, Meta(ge=0)] = 0
-    backoff: Annotated[Pause, Meta(description="delay before the first retry; it doubles each time")] = 0.5
+    backoff: Annotated[LongPause, Meta(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Meta(description="time limit of each attempt")] = None
     heartbeat_timeout: Annotated[
         Duration | None, Meta(description="executed elsewhere after so long without a heartbeat of its device")
@@ -276,16 +224,7 @@ class Task(Shape):
     priority: PriorityName = "normal"
     device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Meta(description="expected duration, for the critical path")] = None
-    revocable: Annotated[bool, Meta(description="may start before the tasks above are reviewed")] = False
-    untrusted: Annotated[
-        bool, Meta(description="its result may contain instructions of strangers: limits what an editor may do")
-    ] = False
-    cost: Annotated[
-        Annotated[float, Meta(ge=0)] | None, Meta(description="what it costs, for rules about approvals")
-    ] = None
-    effects: Annotated[
-        list[Literal["spends", "deletes"]] | None, Meta(description="what it does, for rules about approvals")
-    ] = None
+    effects: Annotated[tuple[Effect, ...] | None, Meta(description="what it does, for rules about approvals")] = None
     description: Annotated[str, Meta(max_length=LONGEST_DESCRIPTION)] = ""
     foreach: Annotated[Foreach | None, Meta(description="one task for each element; `{item}` stands for it")] = None
     matrix: Annotated[
@@ -359,7 +298,7 @@ class Defaults(Shape):
     env: dict[Name, Value] | None = None
     cwd: Name | None = None
     retries: Annotated[int, Meta(ge=0)] | None = None
-    backoff: Pause | None = None
+    backoff: LongPause | None = None
     timeout: Duration | None = None
     heartbeat_timeout: Duration | None = None
     priority: PriorityName | None = None

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from asterism.core.json_values import JsonObject
-from asterism.core.record import InvalidRecord, Mistake, Place, decode, mistakes
+from asterism.core.record import InvalidRecord, Mistake, Place, Record, decode, mistakes
 from asterism.planfile import models
-from asterism.planfile.models import Shape
 
 MEANT = {
     "needs": "'after' (the tasks before it), or 'device: {needs: [gpu]}' (what its device can)",
@@ -17,7 +16,7 @@ MEANT = {
 }
 """What the keys of other systems are called here."""
 
-AnyShape = TypeVar("AnyShape", bound=Shape)
+AnyShape = TypeVar("AnyShape", bound=Record)
 ROUNDS = 4
 """The levels of the shapes: each round may leave the level above incomplete."""
 
@@ -37,7 +36,7 @@ def validate(
     return _valid_part(shape, value, found, least), faulty
 
 
-def _sentence(mistake: Mistake, shape: type[Shape]) -> str:
+def _sentence(mistake: Mistake, shape: type[Record]) -> str:
     if mistake.text == "the key 'asterism' is missing":
         return f"{mistake.text}; a plan begins with 'asterism: 1'"
     if shape is models.Task and len(mistake.place) == 1 and mistake.place[0] in MEANT:

@@ -42,12 +42,12 @@ def test_other_tasks_are_written_as_before() -> None:
 @pytest.mark.parametrize(
     ("work", "problem"),
     [
-        ({}, "agent needs a description"),
-        ({"description": "  "}, "agent needs a description"),
-        ({"description": "x", "tips": "one"}, "tips of agent is a list of texts"),
-        ({"description": "x", "result": "text"}, "result of agent is a JSON Schema"),
-        ({"description": "x", "hints": []}, "agent has no field hints; the fields are description, tips, result"),
-        (["x"], "agent is a text or a mapping"),
+        ({}, "the key 'agent.description' is missing"),
+        ({"description": "  "}, "agent.description must be a text that says what to do"),
+        ({"description": "x", "tips": "one"}, "agent.tips must be a list"),
+        ({"description": "x", "result": "text"}, "agent.result must be a mapping"),
+        ({"description": "x", "hints": []}, "unknown key 'agent.hints'; the keys are description, tips, result"),
+        (["x"], "agent must be a mapping"),
     ],
 )
 def test_every_problem_has_a_message(work: Any, problem: str) -> None:

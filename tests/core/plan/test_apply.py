@@ -175,7 +175,7 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
             "on is one of success, failure, completion, always, teardown, not 'done'",
         ),
         (AddDependency("c", "a"), "cycle", "this dependency would close a cycle: c -> a -> b -> c"),
-        (UpdateTask("a", retries=-1), "invalid", "task 'a': retries is a whole number, 0 or more"),
+        (UpdateTask("a", retries=-1), "invalid", "task 'a': retries must be 0 or more, not -1"),
         (UpdateTask("a", colour="red"), "invalid", "task 'a': no such field: colour; the fields are"),
         (UpdateTask("a"), "invalid", "the update changes nothing; name at least one field"),
         (RemoveTask("a", "adopt"), "malformed", "dependents is 'remove' or 'bridge', not 'adopt'"),

@@ -172,7 +172,7 @@ def test_an_edit_with_a_field_missing_or_too_many_is_refused(data: dict[str, Any
 
 
 def test_a_bad_task_inside_an_edit_is_refused_with_its_own_reason() -> None:
-    with pytest.raises(InvalidTask, match="task 'a': retries is a whole number"):
+    with pytest.raises(InvalidTask, match="task 'a': retries must be 0 or more"):
         edit_from_json({"op": "add_task", "task": {"id": "a", "retries": -1}})
 
 

@@ -43,10 +43,10 @@ def waiting(**approval: Any) -> Constellation:
 @pytest.mark.parametrize(
     ("approval", "problem"),
     [
-        ({"who": "ann"}, "approval has no field who; its fields are by, timeout, else"),
-        ({"by": 5}, "by of approval is a name, a pattern or a list of them, not 5"),
-        ({"timeout": 0}, "timeout of approval is a number of seconds above 0, not 0"),
-        ({"else": "wait"}, "else of approval is fail or skip, not 'wait'"),
+        ({"who": "ann"}, "unknown key 'approval.who'; the keys are by, timeout, else"),
+        ({"by": 5}, "approval.by must be a name or a list of names, not 5"),
+        ({"timeout": 0}, "approval.timeout must be above 0, not 0"),
+        ({"else": "wait"}, "approval.else must be 'fail' or 'skip', not 'wait'"),
     ],
 )
 def test_an_approval_that_cannot_be(approval: Any, problem: str) -> None:
@@ -56,7 +56,7 @@ def test_an_approval_that_cannot_be(approval: Any, problem: str) -> None:
 
 
 def test_a_heartbeat_timeout_that_cannot_be() -> None:
-    with pytest.raises(InvalidTask, match="heartbeat_timeout is a number of seconds, 1 or more"):
+    with pytest.raises(InvalidTask, match="heartbeat_timeout must be 1 or more"):
         Task("deploy", heartbeat_timeout=0.5)
 
 

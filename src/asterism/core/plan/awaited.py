@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan.plan_name import EACH_TICK, plan_name
+from asterism.core.record import Meta, Name, Record, Seconds
 from asterism.core.schedule.schedule import event_name_problem, interval_text
 from asterism.core.schedule.tick_values import FIRST_YEAR, LAST_YEAR
 
@@ -24,6 +25,37 @@ KINDS = ("event", "until", "plan")
 
 FIELDS = {"event": {"event", "timeout"}, "until": {"until"}, "plan": {"plan", "task", "tick", "timeout"}}
 """The fields of each kind. Only ``tick`` and ``timeout`` may be left out."""
+
+
+class WaitFor(Record, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a task waits for, one of: an event, a time, or a task of another plan. It uses no slot."""
+
+    event: Annotated[Name | None, Meta(description="the name of an event; its data are the result")] = None
+    until: Annotated[Name | None, Meta(description="a time, in the time zone of the tick, else in UTC")] = None
+    plan: Annotated[Name | None, Meta(description="the name of a stored plan, or with `tick` of a schedule")] = None
+    task: Annotated[Name | None, Meta(description="the task of that plan; its result is the result")] = None
+    tick: Annotated[Name | None, Meta(description="`same`, or a time such as `{tick.previous}`")] = None
+    timeout: Annotated[Seconds | None, Meta(description="the task fails after so long; default: never")] = None
+
+    def __post_init__(self) -> None:
+        if problems := [*self._problems()]:
+            raise ValueError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        kinds = [kind for kind in KINDS if kind in given]
+        if len(kinds) != 1:
+            yield f"it has one of {', '.join(KINDS)}"
+            return
+        (kind,) = kinds
+        if unknown := [name for name in given if name not in FIELDS[kind]]:
+            yield f"it has no field {', '.join(unknown)} beside {kind}"
+        if kind == "plan" and self.task is None:
+            yield "it needs task, to wait for a task of another plan"
+        problem = _time_problem(self.until or "{") if self.event is None else event_name_problem(self.event)
+        if problem is not None:
+            yield problem
+
 
 EXCLUDED = (
     *("call", "argv", "shell", "http", "agent", "plugin", "inputs", "env", "cwd", "device", "needs"),
@@ -69,29 +101,6 @@ def excluded_problem(task: Any, fields: Sequence[str] = EXCLUDED) -> str | None:
     return f"a task with wait_for is executed by no device, so it cannot have {', '.join(excluded)}"
 
 
-def wait_problems(wait: Mapping[str, Any]) -> Iterator[str]:
-    """The problems of a ``wait_for``."""
-    kinds = [kind for kind in KINDS if kind in wait]
-    if len(kinds) != 1:
-        yield f"wait_for has one of {', '.join(KINDS)}"
-        return
-    (kind,) = kinds
-    unknown = sorted(map(str, set(wait) - FIELDS[kind]))
-    if unknown:
-        yield f"wait_for has no field {', '.join(unknown)} beside {kind}"
-    for name in ("plan", "task") if kind == "plan" else ():
-        if not isinstance(wait.get(name), str) or not wait[name]:
-            yield f"wait_for needs {name}, a text, to wait for a task of another plan"
-    if not isinstance(wait.get("tick", ""), str):
-        yield f"tick of wait_for is a time, not {wait['tick']!r}"
-    timeout = wait.get("timeout", 1)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        yield f"timeout of wait_for is a number of seconds above 0, not {timeout!r}"
-    problem = event_name_problem(wait["event"]) if kind == "event" else _time_problem(wait.get("until", "{"))
-    if problem is not None:
-        yield problem
-
-
 def moment(text: object, zone: tzinfo) -> datetime:
     """A time, in a time zone unless it has an offset. One that the zone leaves out when its clocks go forward is as
     much later. Raises WaitFailed."""
@@ -104,9 +113,9 @@ def moment(text: object, zone: tzinfo) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=zone)
 
 
-def _time_problem(text: object) -> str | None:
+def _time_problem(text: str) -> str | None:
     """Why a text is not a time; None if it is, or if it has a placeholder, which is replaced later."""
-    if isinstance(text, str) and "{" in text:
+    if "{" in text:
         return None
     try:
         moment(text, UTC)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from asterism.core.plan.node import AttemptTimes, Node, holds
 from asterism.core.plan.status import TERMINAL, TaskStatus
-from asterism.core.plan.task import MAPPINGS, Dependency, Priority, Task
+from asterism.core.plan.task import MAPPINGS, Dependency, Priority, Task, mappings_of
 from asterism.core.record import replace
 
 
@@ -204,8 +204,6 @@ class SharedNodes(LazyNodes):
 # -- values that belong to one plan ------------------------------------------------------------------------------------
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
-
-mappings_of = attrgetter(*MAPPINGS)
 
 
 def is_immutable(value: Any) -> bool:

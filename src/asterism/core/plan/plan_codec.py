@@ -29,13 +29,12 @@ from asterism.core.plan.node_records import (
     NodeRecords,
     NodeState,
     SharedNodes,
-    mappings_of,
     own_copy,
     own_task,
     state_of,
 )
 from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
-from asterism.core.plan.task import Dependency, Task
+from asterism.core.plan.task import Dependency, Task, mappings_of
 
 SCHEMA = 1
 

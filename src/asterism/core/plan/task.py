@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
+from operator import attrgetter
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.limits import uses_problems
 from asterism.core.plan import task_files
-from asterism.core.plan.awaited import excluded_problem, wait_problems, wait_text
-from asterism.core.plan.task_approval import EXCLUDED, approval_problems, approval_text
-from asterism.core.record import Record, defaults_of, replace, set_field
+from asterism.core.plan.awaited import WaitFor, excluded_problem, wait_text
+from asterism.core.plan.task_approval import EXCLUDED, Approval, approval_text
+from asterism.core.record import (
+    END,
+    Meta,
+    Name,
+    Pause,
+    Record,
+    Seconds,
+    defaults_of,
+    expected,
+    field_mistakes,
+    mistakes,
+    replace,
+    set_field,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of the standard library has defaults from Python 3.13 on
 
     Value_co = TypeVar("Value_co", covariant=True, default=Any)
+    Call = Callable[..., Any] | str
 else:
     from typing import TypeVar
 
     Value_co = TypeVar("Value_co", covariant=True)
+    Call = Any
 
 
 class Priority(IntEnum):
@@ -39,7 +54,8 @@ OUTCOMES = ("success", "failure", "completion", "always", "teardown")
 """How the source of a dependency may have to end. ``completion`` is success or failure; ``always`` is any end, also
 that of a task that was cancelled or never ran. The target of ``teardown`` tears the source down (teardowns.py)."""
 
-JOINS = ("all", "any")
+Join = Literal["all", "any"]
+JOINS: tuple[Join, ...] = ("all", "any")
 """When a task with several dependencies starts: when all of them hold, or when one holds and the others are decided."""
 
 _OUTCOME_VERBS = {
@@ -57,8 +73,7 @@ MAPPINGS = (
 )
 """The fields of a task that are mappings, which may contain any values."""
 
-AGENT_FIELDS = ("description", "tips", "result")
-"""The fields of the work of an agent."""
+mappings_of, _actions_of = attrgetter(*MAPPINGS), attrgetter(*ACTIONS)
 
 NO_NEEDS: frozenset[str] = frozenset()
 AGENT_NEEDS = frozenset({"agent"})
@@ -67,16 +82,12 @@ AGENT_NEEDS = frozenset({"agent"})
 PLUGIN_NEED = "plugin:"
 """A device that has the plug-in ``container`` has the capability ``plugin:container``."""
 
-_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_-]*")
-
-SHORTEST_HEARTBEAT_TIMEOUT = 1.0
-"""The shortest heartbeat timeout of a task, in seconds: the store receives the heartbeats of all devices."""
-
 LONGEST_DESCRIPTION = 64 * 1024
 """How many characters the description of a task may have in a plan file or in an edit that comes from outside. A plan
 that is stored already may have longer ones."""
 
-EFFECTS = ("spends", "deletes")
+Effect = Literal["spends", "deletes"]
+EFFECTS: tuple[Effect, ...] = ("spends", "deletes")
 """What a task may do that a person may want to decide: spend money, or delete data."""
 
 Lane = tuple[str | None, frozenset[str]] | None
@@ -87,7 +98,53 @@ GROUP_LANE: Lane = ("", frozenset())
 """The lane of groups and of tasks that wait for the world: they need no device."""
 
 
-class Task(Record, Generic[Value_co]):
+AnyConstant = Annotated[Any, Meta(description="any value")]
+
+PluginName = Annotated[
+    str,
+    Meta(pattern=f"^[a-z][a-z0-9_-]*{END}"),
+    expected("the name of a plug-in: small letters, digits, '-' and '_'"),
+]
+
+Uses = Mapping[Name, Annotated[int, Meta(ge=1)]]
+
+
+class AgentWork(Record, forbid_unknown_fields=True, omit_defaults=True):
+    """Work for an agent."""
+
+    description: Annotated[Name, Meta(pattern=r"\S", description="what to do"), expected("a text that says what to do")]
+    tips: Annotated[list[str] | None, Meta(description="advice on how to do it")] = None
+    result: Annotated[dict[str, AnyConstant] | None, Meta(description="the JSON Schema of the result")] = None
+
+
+class SharedFields(Record, kw_only=True):
+    """The fields that a task has in memory and in a plan file alike."""
+
+    argv: Annotated[
+        Annotated[tuple[str, ...], Meta(min_length=1)] | None,
+        Meta(description="a command; `{name}` stands for an input"),
+    ] = None
+    shell: Annotated[Name | None, Meta(description="a line for /bin/sh; inputs are environment variables")] = None
+    plugin: Annotated[
+        Annotated[Mapping[PluginName, Mapping[str, AnyConstant]], Meta(min_length=1, max_length=1)] | None,
+        Meta(description="work of a plug-in, by its name: `{container: {image: …}}`"),
+    ] = None
+    cwd: Annotated[Name | None, Meta(description="the working directory of a command")] = None
+    join: Annotated[
+        Join,
+        Meta(description="start when all dependencies hold, or when one holds and the others are decided"),
+    ] = "all"
+    retries: Annotated[int, Meta(ge=0)] = 0
+    revocable: Annotated[bool, Meta(description="may start before the tasks above are reviewed")] = False
+    untrusted: Annotated[
+        bool, Meta(description="its result may contain instructions of strangers: limits what an editor may do")
+    ] = False
+    cost: Annotated[
+        Annotated[float, Meta(ge=0)] | None, Meta(description="what it costs, for rules about approvals")
+    ] = None
+
+
+class Task(SharedFields, Generic[Value_co]):
     """What to execute, and what that requires. Immutable: an edit replaces it with another task. ``Task[int]`` is one
     whose result is a whole number; type checkers learn it from ``@plan.task``, or are told: ``Task[int](…)``.
 
@@ -139,36 +196,27 @@ class Task(Record, Generic[Value_co]):
     people or groups, or patterns of them, "timeout": seconds, "else": "fail" or "skip"}``.
     """
 
-    id: str
-    call: Callable[..., Any] | str | None = None
-    argv: tuple[str, ...] | None = None
-    shell: str | None = None
+    id: Annotated[Name, expected("a text")]
+    call: Call | None = None
     http: Mapping[str, Any] | None = None
     inputs: Mapping[str, Any] = NOTHING
     env: Mapping[str, Any] = NOTHING
-    cwd: str | None = None
     description: str = ""
-    priority: Priority = Priority.NORMAL
-    retries: int = 0
-    backoff: float = 0.5
-    timeout: float | None = None
-    device: str | None = None
+    priority: Annotated[Priority, expected("low, normal, high or critical")] = Priority.NORMAL
+    backoff: Pause = 0.5
+    timeout: Seconds | None = None
+    device: Name | None = None
     needs: frozenset[str] = frozenset()
-    estimate: float | None = None
-    revocable: bool = False
-    join: str = "all"
+    estimate: Seconds | None = None
     data: Mapping[str, Any] = NOTHING
     foreach: Mapping[str, Any] | None = None
     skip_if_unchanged: Mapping[str, Any] | None = None
-    untrusted: bool = False
-    cost: float | None = None
-    effects: frozenset[str] = frozenset()
+    effects: frozenset[Effect] = frozenset()
     agent: Mapping[str, Any] | None = None
     outputs: Mapping[str, str] = NOTHING
     uses: Mapping[str, int] = NOTHING
     wait_for: Mapping[str, Any] | None = None
-    plugin: Mapping[str, Any] | None = None
-    heartbeat_timeout: float | None = None
+    heartbeat_timeout: Annotated[float, Meta(ge=1, le=10**15)] | None = None
     approval: Mapping[str, Any] | None = None
 
     if not TYPE_CHECKING:  # pragma: no branch
@@ -180,20 +228,15 @@ class Task(Record, Generic[Value_co]):
     def __post_init__(self) -> None:
         if isinstance(self.agent, str):
             set_field(self, "agent", {"description": self.agent})
-        for name in MAPPINGS:
-            value = getattr(self, name)
-            if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
+        for name, value in zip(MAPPINGS, mappings_of(self), strict=True):
+            if value is not None and type(value) is not MappingProxyType and isinstance(value, Mapping):
                 set_field(self, name, MappingProxyType(dict(value)))
         if isinstance(self.wait_for, Mapping) and "event" in self.wait_for:
             set_field(self, "untrusted", True)
-        problems = [
-            *_coerce(self, "priority", Priority, _priority),
-            *_coerce(self, "needs", frozenset, _needs),
-            *_coerce(self, "effects", frozenset, _effects),
-            *(_coerce(self, "argv", tuple, _argv) if self.argv is not None else ()),
-            *_problems(self),
-        ]
-        if problems:
+        for name, kind, convert in _FORMS:
+            if type(value := getattr(self, name)) is not kind:
+                set_field(self, name, convert(value))
+        if problems := [*_problems(self)]:
             raise InvalidTask(f"task {self.id!r}: {'; '.join(problem.text for problem in problems)}", problems)
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
@@ -262,38 +305,31 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[FieldProblem]:
-    """Convert a field to its type. Returns the problems, if it cannot be converted."""
-    value = getattr(task, name)
-    if type(value) is kind and not (kind is frozenset and value):  # the items of a set may still have any type
-        return []
-    try:
-        set_field(task, name, convert(value))
-    except InvalidTask as error:
-        return [FieldProblem(name, str(error))]
-    return []
-
-
-def _priority(value: Any) -> Priority:
+def _as_priority(value: Any) -> Any:
     try:
         return Priority[value.upper()] if isinstance(value, str) else Priority(value)
     except (KeyError, ValueError):
-        names = ", ".join(p.name.lower() for p in Priority)
-        raise InvalidTask(f"priority is one of {names}, not {value!r}") from None
+        return value
 
 
-def _needs(value: Any) -> frozenset[str]:
-    needs = capabilities(value)
-    if needs is None:
-        raise InvalidTask(f"needs is a list of strings, not {value!r}")
-    return needs
+def _as_set(value: Any) -> Any:
+    try:
+        return frozenset([value] if isinstance(value, str) else value)
+    except TypeError:
+        return value
 
 
-def _effects(value: Any) -> frozenset[str]:
-    effects = capabilities(value)
-    if effects is None or not effects <= set(EFFECTS):
-        raise InvalidTask(f"effects is a list of {' and '.join(EFFECTS)}, not {value!r}")
-    return effects
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+_FORMS: tuple[tuple[str, type, Callable[[Any], Any]], ...] = (
+    ("priority", Priority, _as_priority),
+    ("needs", frozenset, _as_set),
+    ("effects", frozenset, _as_set),
+    ("argv", tuple, _as_tuple),
+)
+"""The fields that may be given in other forms than their own. A value without one stays as it is."""
 
 
 def lane_of(task: Task) -> Lane:
@@ -373,154 +409,63 @@ def _argv(value: Any) -> tuple[str, ...]:
     raise InvalidTask(f"argv is a list of words, not {value!r}; use shell= for a shell line")
 
 
-_TYPES: dict[str, tuple[type, str]] = {
-    "shell": (str, "a shell line"),
-    "http": (Mapping, "a mapping"),
-    "inputs": (Mapping, "a mapping"),
-    "env": (Mapping, "a mapping"),
-    "data": (Mapping, "a mapping"),
-    "description": (str, "a text"),
-    "revocable": (bool, "true or false"),
-    "untrusted": (bool, "true or false"),
-    "device": (str, "the id of a device"),
-    "cwd": (str, "a directory"),
-    "foreach": (Mapping, "a mapping"),
-    "skip_if_unchanged": (Mapping, "a mapping"),
-    "agent": (Mapping, "a text or a mapping"),
-    "outputs": (Mapping, "a mapping of names to paths"),
-    "uses": (Mapping, "a mapping of limits to numbers"),
-    "wait_for": (Mapping, "a mapping"),
-    "plugin": (Mapping, "a mapping"),
-    "approval": (Mapping, "a mapping"),
+_SHAPES: dict[str, type[Record]] = {
+    "agent": AgentWork,
+    "wait_for": WaitFor,
+    "approval": Approval,
+    "skip_if_unchanged": task_files.Unchanged,
 }
-_OPTIONAL = (
-    *("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent", "wait_for", "plugin"),
-    "approval",
-)
+"""The fields that are mappings with certain keys."""
 
 
 def _problems(task: Task) -> list[FieldProblem]:
     """All problems of a task, so that one message can name them."""
-    problems: list[FieldProblem] = []
-    if not isinstance(task.id, str) or not task.id:
-        problems.append(FieldProblem("id", "the id must be a non-empty string"))
-    elif not task.id.isprintable():
+    found = field_mistakes(task)
+    for name, shape in _SHAPES.items():
+        if isinstance(value := getattr(task, name), Mapping):
+            found += mistakes(shape, value, (name,))
+    problems = [FieldProblem(str(mistake.place[0]), mistake.text) for mistake in found]
+    if isinstance(task.id, str) and not task.id.isprintable():
         problems.append(FieldProblem("id", "the id must not contain control characters"))
-    actions = (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None)
-    if actions + (task.agent is not None) + (task.plugin is not None) > 1:
+    if _actions_of(task).count(None) < len(ACTIONS) - 1:
         problems.append(FieldProblem("", f"only one of {', '.join(ACTIONS)} may be set"))
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
-        problems.append(FieldProblem("call", "call is a function or 'package.module:function'"))
-    if isinstance(task.argv, tuple) and not (task.argv and all(isinstance(word, str) for word in task.argv)):
-        problems.append(FieldProblem("argv", "argv is a non-empty list of strings"))
-    if type(task.retries) is not int or task.retries < 0:
-        problems.append(FieldProblem("retries", "retries is a whole number, 0 or more"))
-    if not _is_number(task.backoff) or task.backoff < 0:
-        problems.append(FieldProblem("backoff", "backoff is a number of seconds, 0 or more"))
-    for name in ("timeout", "estimate"):
-        value = getattr(task, name)
-        if value is not None and (not _is_number(value) or value <= 0):
-            problems.append(FieldProblem(name, f"{name} is a number of seconds above 0"))
-    timeout = task.heartbeat_timeout
-    if timeout is not None and (not _is_number(timeout) or timeout < SHORTEST_HEARTBEAT_TIMEOUT):
-        words = f"heartbeat_timeout is a number of seconds, {SHORTEST_HEARTBEAT_TIMEOUT:g} or more"
-        problems.append(FieldProblem("heartbeat_timeout", words))
-    if task.cost is not None and (not _is_number(task.cost) or task.cost < 0):
-        problems.append(FieldProblem("cost", "cost is a number, 0 or more"))
-    for name, (kind, words) in _TYPES.items():
-        value = getattr(task, name)
-        if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
-            problems.append(FieldProblem(name, f"{name} is {words}, not {value!r}"))
-    if task.join not in JOINS:
-        problems.append(FieldProblem("join", f"join is one of {', '.join(JOINS)}, not {task.join!r}"))
+        problems.append(FieldProblem("call", "call must be a function or 'package.module:function'"))
+    return problems if found else [*problems, *_contradictions(task)]
+
+
+def _contradictions(task: Task) -> Iterator[FieldProblem]:
+    """The problems of fields that have the right types."""
     if task.untrusted and task.revocable:  # its result would be seen, and then be gone
-        problems.append(FieldProblem("revocable", "an untrusted task cannot be revocable"))
-    if task.device == "":
-        problems.append(FieldProblem("device", "device is the id of a device, not ''"))
-    if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
-        problems.append(FieldProblem("http", "http needs a url"))
-    if isinstance(task.foreach, Mapping) and not _is_group(task.foreach):
-        problems.append(FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'"))
-    if isinstance(task.skip_if_unchanged, Mapping):
-        problems += [
-            FieldProblem("skip_if_unchanged", text) for text in _unchanged_problems(task, task.skip_if_unchanged)
-        ]
-    if isinstance(task.agent, Mapping):
-        problems += _agent_problems(task.agent, task.inputs)
-    if isinstance(task.plugin, Mapping):
-        problems += [FieldProblem("plugin", text) for text in plugin_problems(task.plugin)]
-    if task.uses and isinstance(task.uses, Mapping):
-        problems += [FieldProblem("uses", text) for text in uses_problems(task.uses)]
-    if task.outputs or task.inputs:
-        problems += [FieldProblem(name, text) for name, text in task_files.field_problems(task)]
-    if isinstance(task.wait_for, Mapping):
-        excluded = excluded_problem(task)
-        texts = [*wait_problems(task.wait_for), *([] if excluded is None else [excluded])]
-        problems += [FieldProblem("wait_for", text) for text in texts]
-    return [*problems, *_approval_problems(task)]
-
-
-def _approval_problems(task: Task) -> Iterator[FieldProblem]:
-    if isinstance(task.approval, Mapping):
-        texts = [*approval_problems(task.approval)]
-        texts += [f"a task with approval cannot have {name}" for name in EXCLUDED if getattr(task, name)]
-        yield from (FieldProblem("approval", text) for text in texts)
-
-
-def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]:
-    """The problems of the work of an agent. A secret input would leave the device in a prompt."""
-    problems: list[FieldProblem] = []
-    unknown = sorted(str(name) for name in set(agent) - set(AGENT_FIELDS))
-    if unknown:
-        text = f"agent has no field {', '.join(unknown)}; the fields are {', '.join(AGENT_FIELDS)}"
-        problems.append(FieldProblem("agent", text))
-    description, tips = agent.get("description"), agent.get("tips", ())
-    if not isinstance(description, str) or not description.strip():
-        problems.append(FieldProblem("agent", "agent needs a description, a text that says what to do"))
-    if not isinstance(tips, list | tuple) or not all(isinstance(tip, str) for tip in tips):
-        problems.append(FieldProblem("agent", "tips of agent is a list of texts"))
-    if not isinstance(agent.get("result", NOTHING), Mapping):
-        problems.append(FieldProblem("agent", "result of agent is a JSON Schema, a mapping"))
-    for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
-        if isinstance(value, Mapping) and set(value) == {"secret"}:
+        yield FieldProblem("revocable", "an untrusted task cannot be revocable")
+    if task.http is not None and not isinstance(task.http.get("url"), str):
+        yield FieldProblem("http", "http needs a url")
+    if task.foreach is not None and not _is_group(task.foreach):
+        yield FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'")
+    if (unchanged := task.skip_if_unchanged) is not None:
+        problem = task_files.unchanged_problem(task, unchanged)
+        yield from () if problem is None else [FieldProblem("skip_if_unchanged", problem)]
+    if task.agent is not None:
+        for name in [
+            name for name, value in task.inputs.items() if isinstance(value, Mapping) and {*value} == {"secret"}
+        ]:
             text = f"the input {name!r} is a secret, which an agent must not read; give it to the agent's own process"
-            problems.append(FieldProblem("inputs", text))
-    return problems
-
-
-def plugin_problems(plugin: Mapping[Any, Any]) -> Iterator[str]:
-    """What is wrong with a field ``plugin``, whatever the plug-in."""
-    if len(plugin) != 1:
-        yield "plugin has one key, the name of the plug-in, such as {'container': {'image': …}}"
-    for name, work in plugin.items():
-        if not isinstance(name, str) or not _PLUGIN_NAME.fullmatch(name):
-            yield f"the name of a plug-in has small letters, digits, '-' and '_', unlike {name!r}"
-        elif not isinstance(work, Mapping) or not all(isinstance(key, str) for key in work):
-            yield f"the work of the plug-in {name!r} is a mapping of names, not {work!r}"
-
-
-def _unchanged_problems(task: Task, spec: Mapping[str, Any]) -> Iterator[str]:
-    lists = [spec.get("outputs", ["-"]), spec.get("inputs", [])]
-    texts = all(isinstance(paths, list | tuple) and all(isinstance(path, str) for path in paths) for paths in lists)
-    shared = spec.get("shared", "-")
-    named = isinstance(shared, str) and bool(shared)
-    problem = task_files.unchanged_problem(task, spec) if isinstance(task.inputs, Mapping) else None
-    if problem is not None:
-        yield problem
-    elif not (texts and named and lists[0] and set(spec) <= {"inputs", "outputs", "shared"}):
-        yield task_files.NAMED_FILES
+            yield FieldProblem("inputs", text)
+    if task.uses:
+        yield from (FieldProblem("uses", text) for text in uses_problems(task.uses))
+    if task.outputs or task.inputs:
+        yield from (FieldProblem(name, text) for name, text in task_files.field_problems(task))
+    if task.wait_for is not None and (excluded := excluded_problem(task)) is not None:
+        yield FieldProblem("wait_for", excluded)
+    if task.approval is not None:
+        for name in [name for name in EXCLUDED if getattr(task, name)]:
+            yield FieldProblem("approval", f"a task with approval cannot have {name}")
 
 
 def _is_group(foreach: Mapping[str, Any]) -> bool:
     if "of" in foreach:
         return isinstance(foreach["of"], list | tuple) and all(isinstance(task_id, str) for task_id in foreach["of"])
     return isinstance(foreach.get("from"), str) and isinstance(foreach.get("template"), Mapping)
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and value == value and abs(value) != float("inf")
-    )
 
 
 TASK_DEFAULTS = {name: default for name, default in defaults_of(Task).items() if name != "call"}

@@ -9,11 +9,12 @@ An approval is for the task as it is. An edit that changes the task makes it ask
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from asterism.core.errors import AsterismError
+from asterism.core.record import Meta, Name, Record, Seconds, expected, field
 
 APPROVED = "approved"
 """The decision about a task that may start; any other says why it may not."""
@@ -26,6 +27,19 @@ EXCLUDED = ("foreach", "wait_for", "revocable")
 
 GROUP = "group:"
 """How a pattern begins that is for groups only."""
+
+
+class Approval(Record, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A person decides whether the task starts."""
+
+    by: Annotated[
+        Annotated[Name | list[Name], expected("a name or a list of names")] | None,
+        Meta(description="the people or groups who may decide, or patterns of them; default: everybody"),
+    ] = None
+    timeout: Annotated[Seconds | None, Meta(description="it is not approved after so long; default: 1d")] = None
+    otherwise: Annotated[
+        Literal["fail", "skip"] | None, Meta(description="what a task does that is not approved; default: fail")
+    ] = field(default=None, name="else")
 
 
 class NotApproved(AsterismError):
@@ -49,18 +63,3 @@ def approval_text(approval: Mapping[str, Any]) -> str:
     """What a task waits for, such as ``for approval by release-managers``."""
     by = " or ".join(approvers(approval))
     return f"for approval by {by}" if by else "for approval"
-
-
-def approval_problems(approval: Mapping[str, Any]) -> Iterator[str]:
-    """The problems of a field ``approval``."""
-    unknown = sorted(map(str, set(approval) - {"by", "timeout", "else"}))
-    if unknown:
-        yield f"approval has no field {', '.join(unknown)}; its fields are by, timeout, else"
-    by = approval.get("by", ())
-    if not isinstance(by, str | list | tuple) or not all(isinstance(name, str) and name for name in by) or by == "":
-        yield f"by of approval is a name, a pattern or a list of them, not {by!r}"
-    timeout = approval.get("timeout", 1)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        yield f"timeout of approval is a number of seconds above 0, not {timeout!r}"
-    if approval.get("else", FAIL) not in (FAIL, SKIP):
-        yield f"else of approval is {FAIL} or {SKIP}, not {approval['else']!r}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+
+from asterism.core.record import Meta, Name, Record
 
 if TYPE_CHECKING:
     from asterism.core.plan.node import Node
@@ -103,8 +105,7 @@ def path_problem(path: Any) -> str | None:
 
 def field_problems(task: Any) -> Iterator[tuple[str, str]]:
     """The problems of the files of a task, or of one in a plan file: each with its field."""
-    outputs: Mapping[Any, Any] = task.outputs if isinstance(task.outputs, Mapping) else {}
-    inputs: Mapping[str, Any] = task.inputs if isinstance(task.inputs, Mapping) else {}
+    outputs, inputs = task.outputs or {}, task.inputs or {}
     for name, path in outputs.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             yield "outputs", f"the name of an output has letters, digits and '_' only, unlike {name!r}"
@@ -125,13 +126,24 @@ def field_problems(task: Any) -> Iterator[tuple[str, str]]:
         yield key, f"{what} needs one of {', '.join(FILE_ACTIONS)}"
 
 
-NAMED_FILES = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs', and 'shared', a name"
+class Unchanged(Record, forbid_unknown_fields=True, omit_defaults=True):
+    """The files of a task, which is skipped if their content has not changed since its last execution."""
+
+    inputs: Annotated[list[Name] | None, Meta(description="files that it reads; `*`, `?`, `**` as in a shell")] = None
+    outputs: Annotated[
+        Annotated[list[Name], Meta(min_length=1)] | None,
+        Meta(description="files that it writes; none if it has a working folder"),
+    ] = None
+    shared: Annotated[Name | None, Meta(description="plans that give the same name may use each other's records")] = (
+        None
+    )
 
 
 def unchanged_problem(task: Any, fields: Collection[str]) -> str | None:
     """Why ``skip_if_unchanged`` cannot have these fields for a task, or one in a plan file; None if it can."""
     if not handles_files(task):
-        return None if "outputs" in fields else NAMED_FILES
+        named = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs', and 'shared', a name"
+        return None if "outputs" in fields else named
     if set(fields) <= {"shared"}:
         return None
     return "skip_if_unchanged of a task with outputs or files_from is {} or has 'shared', a name: its files are known"
