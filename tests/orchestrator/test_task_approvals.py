@@ -214,11 +214,11 @@ async def test_a_cancelled_plan_waits_for_nobody_and_a_retry_asks_again() -> Non
 
 
 def test_what_cannot_need_approval_is_refused() -> None:
-    with pytest.raises(InvalidTask, match="approval.else must be 'fail' or 'skip', not 'run'"):
+    with pytest.raises(InvalidTask, match=r"approval\.else must be 'fail' or 'skip', not 'run'"):
         Task("a", shell="x", approval={"else": "run"})
-    with pytest.raises(InvalidTask, match="approval.timeout must be above 0"):
+    with pytest.raises(InvalidTask, match=r"approval\.timeout must be above 0"):
         Task("a", shell="x", approval={"timeout": 0})
-    with pytest.raises(InvalidTask, match="by of approval is a name"):
+    with pytest.raises(InvalidTask, match=r"approval\.by is empty"):
         Task("a", shell="x", approval={"by": 3})
     with pytest.raises(InvalidTask, match="approval has no field who"):
         Task("a", shell="x", approval={"who": "ann"})
