@@ -218,9 +218,9 @@ def test_what_cannot_need_approval_is_refused() -> None:
         Task("a", shell="x", approval={"else": "run"})
     with pytest.raises(InvalidTask, match=r"approval\.timeout must be above 0"):
         Task("a", shell="x", approval={"timeout": 0})
-    with pytest.raises(InvalidTask, match=r"approval\.by is empty"):
+    with pytest.raises(InvalidTask, match=r"approval\.by must be a name or a list of names"):
         Task("a", shell="x", approval={"by": 3})
-    with pytest.raises(InvalidTask, match="approval has no field who"):
+    with pytest.raises(InvalidTask, match=r"unknown key 'approval\.who'"):
         Task("a", shell="x", approval={"who": "ann"})
     with pytest.raises(InvalidTask, match="a task with approval cannot have wait_for"):
         Task("a", wait_for={"event": "x"}, approval={})
