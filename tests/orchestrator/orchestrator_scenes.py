@@ -90,7 +90,7 @@ def told(result: Result | Constellation, task_id: str) -> list[str]:
 
 def why_of(result: Result | Constellation, task_id: str, what: str) -> str:
     """The reason of one kind of step in a story."""
-    return next(entry.why for entry in reversed(result.story(task_id)) if entry.what == what)
+    return [entry.why for entry in result.story(task_id) if entry.what == what][-1]
 
 
 class Diary:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.report import Report
 from asterism.report.result_report import PlanOrigin, Recording, execution_bars, report_of, write_report
 from asterism.report.result_summary import failure_reasons, figures, result_json, summary_lines
@@ -215,8 +215,8 @@ def test_provisional_and_revoked_executions() -> None:
     ]
 
 
-def story(*entries: tuple[float, str, str]) -> list[Entry]:
-    return [Entry(at, what, task, "laptop" if what.startswith("started") else "") for at, what, task in entries]
+def story(*entries: tuple[float, str, str]) -> list[PlanEntry]:
+    return [PlanEntry(at, what, task, "laptop" if what.startswith("started") else "") for at, what, task in entries]
 
 
 def test_slots_are_given_greedily() -> None:

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from asterism.core.history import Entry
+    from asterism.core.history import Entry, PlanEntry
 
 SHOWN_REASONS = 5
 """How many tasks the message of PlanFailed names."""
@@ -167,7 +167,7 @@ class EditRejected(AsterismError):
 class InvalidTransition(AsterismError):
     """The state of a task does not allow a step. ``story`` is the story of the task."""
 
-    def __init__(self, task_id: str, status: str, event: str, story: Sequence[Entry]) -> None:
+    def __init__(self, task_id: str, status: str, event: str, story: Sequence[PlanEntry]) -> None:
         self.task_id, self.status, self.event, self.story = task_id, status, event, tuple(story)
         lines = "".join(f"\n  {entry}" for entry in self.story) or " (nothing)"
         super().__init__(f"task {task_id!r} is {status}: it cannot {event}. Its story:{lines}")

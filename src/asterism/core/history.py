@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from asterism.core.json_values import NOTHING
 
 MAX_CLOCK_STEP_BACK = 7 * 86_400.0
 """An entry further in the future than this, in seconds, came from a wrong clock. The next entry ignores it."""
@@ -14,6 +17,10 @@ def step_time(last: float, now: float) -> float:
     return last if 0.0 < last - now <= MAX_CLOCK_STEP_BACK else now
 
 
+Facts = Mapping[str, Any] | None
+"""What an entry of a plan says to programs, as JSON."""
+
+
 class Entry(NamedTuple):
     """One entry of a story. ``task`` is None if it concerns the whole plan."""
 
@@ -23,6 +30,23 @@ class Entry(NamedTuple):
     why: str = ""
 
     def __str__(self) -> str:
-        subject = f"{self.task} " if self.task is not None else ""
-        reason = f": {self.why}" if self.why else ""
-        return f"{self.at:.3f} {subject}{self.what}{reason}"
+        return _text(self)
+
+
+class PlanEntry(NamedTuple):
+    """One entry of the story of a plan. ``why`` is for people, and ``facts`` for programs."""
+
+    at: float
+    what: str
+    task: str | None
+    why: str = ""
+    facts: Mapping[str, Any] = NOTHING
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _text(entry: Entry | PlanEntry) -> str:
+    subject = f"{entry.task} " if entry.task is not None else ""
+    reason = f": {entry.why}" if entry.why else ""
+    return f"{entry.at:.3f} {subject}{entry.what}{reason}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from asterism.base.durations import format_age
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, UnknownTask, error_text, suggestion
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
 from asterism.core.plan.explain import Holder, why
@@ -392,7 +392,7 @@ async def logs_of_tasks(fleet: Fleet, plan: str, tasks: Collection[str]) -> dict
     return {task: await _logs(fleet, runs_of_task) for task, runs_of_task in runs.items()}
 
 
-async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[Entry]) -> dict[int, str]:
+async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[PlanEntry]) -> dict[int, str]:
     """The tracebacks in the story of a stored plan, by the place of the entry. Of at most ``MOST_TRACEBACKS`` tasks:
     those that failed last."""
     tasks = tasks_with_tracebacks(plan, story)[-MOST_TRACEBACKS:]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import TaskLog
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.plan.constellation import Constellation
 
 PLAN_FACTOR = 256
@@ -22,14 +22,14 @@ FAILURES = ("attempt failed", "failed", "failed provisionally")
 """The entries of a story that a failed attempt leaves."""
 
 
-def tasks_with_tracebacks(plan: Constellation, story: Iterable[Entry]) -> list[str]:
+def tasks_with_tracebacks(plan: Constellation, story: Iterable[PlanEntry]) -> list[str]:
     """The tasks of a story whose logs may have tracebacks: functions that failed."""
     failed = dict.fromkeys(entry.task for entry in story if entry.what in FAILURES)
     nodes = [plan.nodes[task] for task in failed if task is not None and task in plan]
     return [node.id for node in nodes if node.task.call is not None]
 
 
-def tracebacks_in(story: Sequence[Entry], logs: Mapping[str, Sequence[TaskLog]]) -> dict[int, str]:
+def tracebacks_in(story: Sequence[PlanEntry], logs: Mapping[str, Sequence[TaskLog]]) -> dict[int, str]:
     """The traceback of each entry of a story that has one, by the place of the entry: that of the last attempt which
     failed until then. The attempts of a run are one for the plan."""
     places: dict[str, list[int]] = {}

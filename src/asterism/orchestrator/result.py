@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import PlanFailed
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.editor_cost import EditorCost
@@ -134,7 +134,7 @@ class Result:
         self.plan.node(task_id)
         return [] if self._logs is None else self._logs.of(task_id)
 
-    def story(self, task_id: str | None = None) -> list[Entry]:
+    def story(self, task_id: str | None = None) -> list[PlanEntry]:
         return self.plan.story(task_id)
 
     @property

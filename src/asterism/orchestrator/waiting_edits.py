@@ -188,7 +188,7 @@ class WaitingEdits:
             batch = replace(batch, base_version=self._plan.version)
         tasks = touched_tasks(batch, self._plan, tried)
         edit = WaitingEdit(self._newest + 1, batch, now, now + self.timeout, reasons, tasks, cycle)
-        self._begin(edit, f"by {batch.author or 'somebody'}: {batch.description}")
+        self._begin(edit, batch.description)
         raise EditWaits(edit)
 
     def ask(self, node: Node) -> None:
@@ -290,8 +290,10 @@ class WaitingEdits:
 
     def _record(self, what: str, edit: WaitingEdit, why: str) -> None:
         """In the story and, in the same commit, wherever the edits are kept."""
-        subject = "edit" if edit.task is None else "start"
-        self._plan.note(self._now(), f"{subject} {what}", None, f"approval {edit.id}, {why}")
+        subject, author = ("edit", edit.batch.author or "somebody") if edit.task is None else ("start", "")
+        by = f"by {author}: " if author and edit.state == WAITING else ""
+        facts = {"approval": edit.id, "author": author, "reason": why}
+        self._plan.note(self._now(), f"{subject} {what}", None, f"approval {edit.id}, {by}{why}", facts)
         self.save(edit)
 
     def _set_timer(self) -> None:
@@ -306,8 +308,7 @@ class WaitingEdits:
             self._announce_refusal(decided)
         for edit in [waiting for waiting in self.waiting.values() if self._escalates_at(waiting) <= now]:
             escalated = self.waiting[edit.id] = replace(edit, escalated_at=now)
-            by = "" if edit.task is not None else f"by {edit.batch.author or 'somebody'}: "
-            self._record("escalated", escalated, f"{by}nobody has decided yet")
+            self._record("escalated", escalated, "nobody has decided yet")
             self._announce("edit_escalated", escalated)
         self._set_timer()
 

@@ -16,9 +16,9 @@ from typing import Any
 from asterism.base.secret_mask import HIDDEN, named_like_a_secret
 from asterism.base.text import json_text, masked_urls
 from asterism.core.errors import error_text
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.node import NEVER_BEGAN, Node, read_seconds
+from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
@@ -104,7 +104,7 @@ def report_of(
     story = [_hidden(entry, secrets) for entry in result.story()]
     failed = tasks_with_tracebacks(plan, story)[:MOST_ROWS]
     tracebacks = tracebacks_in(story, {task: logs_of(task) for task in failed})
-    by_task: dict[str, list[Entry]] = {}
+    by_task: dict[str, list[PlanEntry]] = {}
     lines: dict[str, list[StoryLine]] = {}
     for place, entry in enumerate(story):
         if entry.task is not None:
@@ -173,7 +173,7 @@ def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int
     return tuple(rows), left_out
 
 
-def _hidden(entry: Entry, secrets: PlanMask) -> Entry:
+def _hidden(entry: PlanEntry, secrets: PlanMask) -> PlanEntry:
     why = secrets.shown(entry.why)
     return entry if why == entry.why else entry._replace(why=why)
 
@@ -214,8 +214,8 @@ def task_row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
     return TaskRow(node.id, str(node.status), device, node.attempts, start, end, reason, returned, waited)
 
 
-def _removed(task: str, entries: Sequence[Entry]) -> TaskRow:
-    starts = [entry for entry in entries if entry.what.startswith("started")]
+def _removed(task: str, entries: Sequence[PlanEntry]) -> TaskRow:
+    starts = [entry for entry in entries if entry.what in STARTS]
     reason = next((entry.why for entry in reversed(entries) if entry.what == "removed"), "")
     return TaskRow(task, "removed", starts[-1].why if starts else "", len(starts), None, None, reason, "")
 
@@ -224,7 +224,7 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) and len(value) <= LONGEST_VALUE else _Brief().repr(value)
 
 
-def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
+def _edits(story: Sequence[PlanEntry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
     """Accepted edits are in the story; rejected ones only in the recording."""
     answers = recording.edits if recording is not None else []
     applied = {event.version: event for event in answers if event.kind == "edit_applied"}
@@ -237,16 +237,17 @@ def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMas
             yield EditRow(None, event.at, event.author, "", (), "rejected", violations)
 
 
-def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
+def _accepted(entry: PlanEntry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
     """An accepted edit: from the recorded event, or in short from the story."""
-    version = int(entry.why.split(" ", 2)[1])
+    version, author, edits = (entry.facts[name] for name in ("version", "author", "edits"))
     event = applied.get(version)
     if event is None:
-        author, _, rest = entry.why.split(" ", 3)[3].partition(" ")
-        return EditRow(version, entry.at, author.rstrip(":"), "", (rest.strip("()"),), "accepted", ())
+        return EditRow(version, entry.at, secrets.shown(author), "", (secrets.shown(edits),), "accepted", ())
     operations = tuple(map(secrets.shown, event.edits))
     return EditRow(version, entry.at, event.author, secrets.shown(event.reason), operations, "accepted", ())
 
+
+STARTS = ("started", "started provisionally")
 
 OUTCOMES = {
     "completed": "completed",
@@ -273,23 +274,23 @@ class _Execution:
     begun: bool = True
 
 
-def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
+def execution_bars(story: Iterable[PlanEntry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
     """One bar for each execution, in a free slot of its device. ``devices`` has the device of each task at its end: the
     device at its start may stand for a whole fleet."""
     return tuple(_placed(sorted(_executions(story, devices), key=lambda execution: execution.start), ended_at))
 
 
-def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Execution]:
+def _executions(story: Iterable[PlanEntry], devices: Mapping[str, str]) -> list[_Execution]:
     latest: dict[str, _Execution] = {}
     executions = []
-    for at, what, task, why in story:
+    for at, what, task, why, facts in story:
         if task is None:
             continue
-        if what in ("started", "started provisionally"):
+        if what in STARTS:
             latest[task] = _Execution(task, why, at, provisional=what != "started")
             executions.append(latest[task])
         elif what == "run ended" and task in latest:
-            _correct_times(latest[task], why)
+            _correct_times(latest[task], AttemptTimes(**facts).seconds)
         elif what in OUTCOMES and task in latest:
             execution = latest[task]
             if not execution.over:
@@ -302,13 +303,12 @@ def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Exe
     return [execution for execution in executions if execution.begun]
 
 
-def _correct_times(execution: _Execution, why: str) -> None:
+def _correct_times(execution: _Execution, seconds: tuple[float, float] | None) -> None:
     """A plan counts a task as started when it offers it to a fleet: the bar begins with the work."""
-    seconds = read_seconds(why)
     if seconds is not None:
         execution.start += seconds[0]
         execution.end = execution.start + seconds[1]
-    elif why.endswith(NEVER_BEGAN):
+    else:
         execution.begun = False
 
 

@@ -167,11 +167,12 @@ def test_a_dependency_that_is_removed_and_added_again_is_no_change() -> None:
     assert diff == {name: ["c"] if name == "added" else [] for name in diff}
 
 
-@pytest.mark.parametrize(("why", "number"), [("approval 3, by ann", 3), ("approval 3", 3), ("by hand", None)])
-def test_a_note_about_a_waiting_edit_is_a_change_of_its_own(why: str, number: int | None) -> None:
+def test_a_note_about_a_waiting_edit_is_a_change_of_its_own() -> None:
     plan, _, steps = recorded("a")
-    plan.note(2.0, "edit waits", None, why)
-    assert follow(steps, "a") == [("approval", 2.0, {"what": "edit waits", "why": why, "approval": number})]
+    facts = {"approval": 3, "author": "ann", "reason": "add b"}
+    plan.note(2.0, "edit waits", None, "approval 3, by ann: add b", facts)
+    change = {"what": "edit waits", "why": "approval 3, by ann: add b", **facts}
+    assert follow(steps, "a") == [("approval", 2.0, change)]
 
 
 def test_a_note_about_a_removed_task_is_a_change_of_the_plan() -> None:

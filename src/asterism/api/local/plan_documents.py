@@ -17,7 +17,7 @@ from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.api.plan_operations import ListTasks
 from asterism.base.text import clean
 from asterism.core.errors import UnknownTask, error_text
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
@@ -251,7 +251,7 @@ def execution_document(execution: TaskRun, mask: PlanMask) -> documents.Attempt:
 
 
 def story_documents(
-    story: Sequence[Entry], mask: PlanMask, tracebacks: Mapping[int, str] = MappingProxyType({})
+    story: Sequence[PlanEntry], mask: PlanMask, tracebacks: Mapping[int, str] = MappingProxyType({})
 ) -> list[documents.StoryEntry]:
     """``tracebacks`` are those of functions that failed, by the place of the entry."""
     return [

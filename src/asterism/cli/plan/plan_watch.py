@@ -299,7 +299,6 @@ class FollowedPlan:
         self.plan: RecordedConstellation = RecordedConstellation(self.name)
         self._place = _Place()
         self._again = False
-        self._authors: dict[int | None, str] = {}  # of the edits that wait for a person
         self._take(copy)
 
     @classmethod
@@ -410,10 +409,7 @@ class FollowedPlan:
         elif kind == "cycle":
             return self._cycle_events(change, fields)
         elif kind == "approval" and what in _APPROVAL_KINDS:
-            number, (_, _, why) = change["approval"], change["why"].partition(", ")
-            if what == "edit waits":
-                self._authors[number], _, why = why.removeprefix("by ").partition(": ")
-            about = {"approval": number, "author": self._authors.get(number, ""), "reason": why}
+            about = {name: change[name] for name in ("approval", "author", "reason")}
             return [EditEvent(kind=_APPROVAL_KINDS[what], version=self.plan.version, **about, **fields)]
         return []
 

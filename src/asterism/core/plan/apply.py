@@ -478,7 +478,8 @@ class Attempt:
         for key in self.touched:
             graph.touched[key] = graph.version
         why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
-        graph.add_entry(now, "edited", None, f"{why} ({batch.description})")
+        facts = {"version": graph.version, "author": batch.author or NO_AUTHOR, "edits": batch.description}
+        graph.add_entry(now, "edited", None, f"{why} ({batch.description})", facts)
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = graph.revoke(revoked, now, why)
         cancelled = []

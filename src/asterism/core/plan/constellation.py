@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, Self, TypeVar, overload
 
 from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
-from asterism.core.history import Entry
+from asterism.core.history import PlanEntry
 from asterism.core.json_values import JsonObject
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
@@ -448,10 +448,10 @@ class ConstellationView:
         """The tasks that an edit may change now."""
         return self._plan.modifiable()
 
-    def story(self, task_id: str | None = None) -> list[Entry]:
+    def story(self, task_id: str | None = None) -> list[PlanEntry]:
         return self._plan.story(task_id)
 
-    def story_after(self, count: int) -> list[Entry]:
+    def story_after(self, count: int) -> list[PlanEntry]:
         """The story without its first ``count`` entries."""
         return self._plan.story_after(count)
 

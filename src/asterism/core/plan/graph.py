@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
-from asterism.core.history import Entry, step_time
+from asterism.core.history import Facts, PlanEntry, step_time
 from asterism.core.json_values import NOTHING
 from asterism.core.plan import inherited_priority, joins, plan_end, teardowns
 from asterism.core.plan.edits import Key
@@ -119,7 +119,7 @@ class Graph:
         self.touched: dict[Key, int] = {}  # what accepted edits changed, with the version: decides staleness
         self._placed = 0
         self.epochs = 0  # counts executions; the count at its start is the epoch of an execution
-        self._story: list[tuple[float, str, str | None, str]] = []
+        self._story: list[tuple[Any, ...]] = []  # the entries, without facts that are None
         self.last_at = float("-inf")  # the time of the last entry of the story
 
     def node(self, task_id: str) -> Node:
@@ -129,23 +129,22 @@ class Graph:
         except KeyError:
             raise UnknownTask(task_id) from None
 
-    def story(self, task_id: str | None = None) -> list[Entry]:
+    def story(self, task_id: str | None = None) -> list[PlanEntry]:
         """The story of the plan, or of one task."""
-        entries = map(Entry._make, self._story)
-        return [entry for entry in entries if task_id is None or entry.task == task_id]
+        return [PlanEntry(*entry) for entry in self._story if task_id is None or entry[2] == task_id]
 
-    def story_after(self, count: int) -> list[Entry]:
+    def story_after(self, count: int) -> list[PlanEntry]:
         """The story without its first ``count`` entries. The cost follows what is new."""
-        return [Entry._make(entry) for entry in self._story[count:]]
+        return [PlanEntry(*entry) for entry in self._story[count:]]
 
-    def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
+    def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "", facts: Facts = None) -> None:
         """Add an entry to the story, as part of a step."""
         self.last_at = now = step_time(self.last_at, now)
-        self._story.append((now, what, task_id, why))
+        self._story.append((now, what, task_id, why) if facts is None else (now, what, task_id, why, facts))
 
-    def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
+    def note(self, now: float, what: str, task_id: str | None = None, why: str = "", facts: Facts = None) -> None:
         """Add an entry to the story. A step of its own, which changes nothing else; journals record it."""
-        self.add_entry(now, what, task_id, why)
+        self.add_entry(now, what, task_id, why, facts)
 
     # -- steps of tasks ------------------------------------------------------------------------------------------------
 
@@ -273,7 +272,7 @@ class Graph:
             if node.teardowns:  # it may have ended before it was known that no device has begun it
                 joins.refresh(self, teardowns.teardowns_of(node))
                 joins.requeue(self)
-        self.add_entry(now, "run ended", task_id, why)
+        self.add_entry(now, "run ended", task_id, why, times._asdict())
 
     def wait(self, node: Node, now: float) -> None:
         """Let a ready task wait for the world: it leaves the queue until it is started and ended in one step."""

@@ -23,6 +23,7 @@ from asterism.core.errors import (
     Violation,
     safe_repr,
 )
+from asterism.core.history import Facts
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.apply import Applied, UndoStack, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
@@ -245,9 +246,10 @@ class Note(Step):
     what: str
     task: str | None = None
     why: str = ""
+    facts: Facts = None
 
     def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
-        plan.note(self.at, self.what, self.task, self.why)
+        plan.note(self.at, self.what, self.task, self.why, self.facts)
 
 
 class Edit(Step):
@@ -534,9 +536,9 @@ class RecordedConstellation(Constellation):
                 self._preserve_below(node)
         return super().settle(ends, now)
 
-    def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self.add_entry(now, what, task_id, why)
-        self.record(Note(now, what, task_id, why))
+    def note(self, now: float, what: str, task_id: str | None = None, why: str = "", facts: Facts = None) -> None:
+        self.add_entry(now, what, task_id, why, facts)
+        self.record(Note(now, what, task_id, why, facts))
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
         data = _batch_as_json(batch)

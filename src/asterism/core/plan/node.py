@@ -13,7 +13,6 @@ until a device has it, *starting* until it has begun there, and only then *runni
 
 from __future__ import annotations
 
-import re
 from collections.abc import MutableMapping
 from operator import attrgetter
 from types import MappingProxyType
@@ -25,10 +24,6 @@ from asterism.core.plan.task_approval import APPROVED
 from asterism.core.record import Struct, defaults_of
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
-
-NEVER_BEGAN = "never began"
-
-_TEXT = re.compile(r", waited ([0-9.]+) s, ran ([0-9.]+) s$")
 
 
 class AttemptTimes(NamedTuple):
@@ -51,17 +46,15 @@ class AttemptTimes(NamedTuple):
     def to_json(self) -> dict[str, float | None]:
         return {f"{name}_at": at for name, at in zip(self._fields[:4], self[:4], strict=True)}
 
-    def __str__(self) -> str:
-        """How long it waited and ran, for the story; ``read_seconds`` reads it."""
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """How long it waited and ran; None if it never began."""
         if self.begun is None or self.ended is None:
-            return NEVER_BEGAN
-        return f"waited {max(0.0, self.begun - self.created):.3f} s, ran {max(0.0, self.ended - self.begun):.3f} s"
+            return None
+        return max(0.0, self.begun - self.created), max(0.0, self.ended - self.begun)
 
-
-def read_seconds(why: str) -> tuple[float, float] | None:
-    """How long an attempt waited and ran, from its entry in the story; None if it never began."""
-    match = _TEXT.search(why)
-    return None if match is None else (float(match[1]), float(match[2]))
+    def __str__(self) -> str:
+        return "never began" if self.seconds is None else "waited {:.3f} s, ran {:.3f} s".format(*self.seconds)
 
 
 class Scope(NamedTuple):

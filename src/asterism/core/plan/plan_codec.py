@@ -74,7 +74,7 @@ def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> JsonObject:
         "tasks": [{"task": task_of(node.task), **_progress(node)} for node in nodes],
         "dependencies": [encode_dependency(dependency, node) for node in nodes for dependency in node.parents.values()],
         "touched": sorted(encode_touched(graph.touched.items()), key=str),
-        "story": [list(entry) for entry in graph.story()],
+        "story": [list(entry) for entry in graph._story],
     }
 
 

@@ -10,7 +10,8 @@ kind          data
 ``edit``      ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, ``diff`` (``structure_diff``)
 ``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; at the end ``outcome``,
               ``cost``
-``approval``  ``approval`` (its number), ``what`` (edit or start waits, approved, refused, expired), ``why``
+``approval``  ``approval`` (its number), ``what`` (edit or start waits, approved, refused, expired), ``why``, ``author``
+              of the edit, ``reason``
 ``plan``      ``what`` happened, ``why``, and the ``state`` of the plan after the step
 ============  ========================================================================================================
 
@@ -50,13 +51,6 @@ IN_DIFF = frozenset({"added", "edited", "removed"})
 
 _PLACINGS = {Locate: "located", Files: "files kept", Tried: "counted", Lose: "counted"}
 """What happens to a task in the steps that make no entry of the story."""
-
-APPROVAL_NOTES = frozenset(
-    f"{subject} {what}"
-    for subject in ("edit", "start")
-    for what in ("waits", "escalated", "approved", "refused", "expired")
-)
-"""Entries of the story about edits, and starts of tasks, that wait for a person (``orchestrator/waiting_edits.py``)."""
 
 
 class Change(NamedTuple):
@@ -107,11 +101,11 @@ def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -
 def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> list[Change]:
     """The entries of the story since then as changes: the last of each task, and those of the plan."""
     changes: dict[str | int, Change] = {}
-    for index, (at, what, task, why) in enumerate(plan._story[first:]):
+    for index, (at, what, task, why, facts) in enumerate(plan.story_after(first)):
         if edited and what in IN_DIFF:
             continue
-        if task is None and what in APPROVAL_NOTES:
-            changes[index] = Change("approval", at, {"what": what, "why": why, "approval": _approval_number(why)})
+        if "approval" in facts:
+            changes[index] = Change("approval", at, {"what": what, "why": why, **facts})
         elif task is None:
             changes[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state)})
         elif task in plan.nodes:
@@ -120,12 +114,6 @@ def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> lis
         else:  # a note about a task that was removed
             changes[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
     return list(changes.values())
-
-
-def _approval_number(why: str) -> int | None:
-    """The number in ``approval 3, by ann``."""
-    number = why.removeprefix("approval ").partition(",")[0]
-    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _task_change(node: Node, at: float, what: str, why: str) -> Change:
