@@ -154,7 +154,7 @@ EXAMPLES: list[tuple[Any, str]] = [
         Credential(
             id="i",
             name="n",
-            scopes=frozenset({"read", "edit"}),
+            scopes=frozenset({"edit"}),
             sha256="h",
             kind="token",
             created_at=1.0,
@@ -163,7 +163,7 @@ EXAMPLES: list[tuple[Any, str]] = [
             revoked_at=1.5,
         ),
         '{"id": "i", "name": "n", "sha256": "h", "kind": "token", "created_at": 1.0, "created_by": "ann", '
-        '"expires_at": 2.0, "scopes": ["edit", "read"], "revoked_at": 1.5}',
+        '"expires_at": 2.0, "scopes": ["edit"], "revoked_at": 1.5}',
     ),
 ]
 

@@ -217,7 +217,7 @@ async def test_a_submitted_plan_has_its_rules() -> None:
     async with plan_server() as (scene, _), scene.client("operate") as ann:
         text = plan_text("a", "b", call="wait")
         wrong = await ann.post("/api/v1/plans", json={"text": text, "approvals": ["edits=fly"]})
-        assert "edits of an approval rule cannot be fly (known:" in problem(wrong, 422)
+        assert "an approval rule: edits[0] must be" in problem(wrong, 422)
         await ann.post("/api/v1/plans", json={"text": text, "approvals": ["destructive", "tasks=deploy-*"]})
         await gate("a begun").wait()
         waits = await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE]})

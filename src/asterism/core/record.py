@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from inspect import cleandoc
 from types import NoneType, UnionType
@@ -69,6 +70,7 @@ __all__ = [
     "fields_of",
     "format_place",
     "mistakes",
+    "one_of",
     "record_of",
     "replace",
     "repr_without",
@@ -247,6 +249,12 @@ def expected(words: str, about: Callable[[Any], str | None] | None = None) -> Me
     ``Annotated[str | list[str], expected("an id or a list of ids")]``. ``about`` may return a sentence about a wrong
     value instead."""
     return Meta(extra={"words": words, "about": about})
+
+
+def one_of(words: Iterable[str]) -> Meta:
+    """What a text has to be: one of these words. For words that are computed; else it is a ``Literal``."""
+    words = [*words]
+    return Meta(pattern=f"^(?:{'|'.join(map(re.escape, words))}){END}", extra={"words": _one_of(words)})
 
 
 def mistakes(kind: Any, value: Any, place: Place = (), *, strict: bool = True) -> list[Mistake]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from asterism.core.errors import PlanError
-from asterism.core.plan.edit_rules import EditRule
-from asterism.core.record import InvalidRecord
+from asterism.core.plan.edit_rules import Count, EditRule, Number, Words
+from asterism.core.record import one_of
 
 
 class Rule(EditRule):
     what = "a rule"
     shorthands: ClassVar = {"loud": {"loud": True}}
     examples = "loud, names=a,b"
-    known_words: ClassVar = {"colour": ("red", "blue")}
 
-    names: tuple[str, ...] = ()
-    colour: str | None = None
-    most: int | None = None
-    price: float | None = None
+    names: Words = ()
+    colour: Annotated[str, one_of(("red", "blue"))] | None = None
+    most: Count | None = None
+    price: Number | None = None
     loud: bool = False
     when: str | None = None
 
@@ -50,12 +49,12 @@ def test_a_rule_without_fields_is_empty_text_if_no_word_stands_for_it() -> None:
     [
         ("soft", "'soft' is not a rule (examples: loud, names=a,b)"),
         ("names=a when=", "is not a rule"),
-        ("size=3", "a rule has no size; its fields are names, colour, most, price, loud, when"),
-        ("colour=green", "colour of a rule cannot be green (known: red, blue)"),
-        ("most=2.5", "most of a rule is a whole number, 0 or more, not '2.5'"),
-        ("price=much", "price of a rule is a number, 0 or more, not 'much'"),
-        ("price=nan", "price of a rule is a number, 0 or more, not nan"),
-        ("loud=yes", "loud of a rule is true or false, not ('yes',)"),
+        ("size=3", "a rule: unknown key 'size'; the keys are names, colour, most, price, loud, when"),
+        ("colour=green", "a rule: colour must be red or blue, not 'green'"),
+        ("most=2.5", "a rule: most must be a whole number, not '2.5'"),
+        ("price=much", "a rule: price must be a number, not 'much'"),
+        ("price=nan", "a rule: price must be"),
+        ("loud=yes", "a rule: loud must be true or false, not 'yes'"),
     ],
 )
 def test_a_line_that_is_no_rule(text: str, problem: str) -> None:
@@ -67,9 +66,9 @@ def test_a_line_that_is_no_rule(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({"names": "abc"}, "names of a rule is a list of words, not 'abc'"),
-        ({"most": True}, "most of a rule is a whole number, 0 or more, not True"),
-        ({"when": 3}, "when of a rule is a word, not 3"),
+        ({"names": "abc"}, "a rule: names must be a list, such as [one, two], not 'abc'"),
+        ({"most": True}, "a rule: most must be a whole number, not true"),
+        ({"when": 3}, 'a rule: when must be text; write it in quotes: "3"'),
     ],
 )
 def test_data_that_is_no_rule(data: dict[str, Any], problem: str) -> None:
@@ -79,5 +78,5 @@ def test_data_that_is_no_rule(data: dict[str, Any], problem: str) -> None:
 
 
 def test_a_rule_is_an_object() -> None:
-    with pytest.raises(InvalidRecord, match="a rule is an object, not 'loud'"):
+    with pytest.raises(PlanError, match="a rule: must be a mapping, not 'loud'"):
         Rule.from_json("loud")

@@ -427,7 +427,7 @@ def test_what_is_not_a_scope(text: str) -> None:
 
 
 def test_numbers_of_a_scope_are_whole() -> None:
-    with pytest.raises(PlanError, match="adds of a scope is a whole number"):
+    with pytest.raises(PlanError, match="a scope: adds must be a whole number"):
         EditScope(adds=True)
 
 

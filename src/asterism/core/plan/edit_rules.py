@@ -1,6 +1,6 @@
 """Rules about edits: which edits wait for a person (``ApprovalRule``), and what an editor may do (``EditScope``).
 
-A rule is a dataclass: the same rule is data in a store, one line in a terminal (``edits=add_task tasks=fix-*``), and
+A rule is a record: the same rule is data in a store, one line in a terminal (``edits=add_task tasks=fix-*``), and
 fields in Python (``EditRule``). Patterns are those of file names: ``deploy-*``.
 
 *Approval.* A batch waits as a whole if one of its edits matches one of the rules of the plan. A waiting batch changes
@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_origin
 
 from asterism.core.errors import PlanError, Violation
-from asterism.core.json_values import NOTHING, mappings_in
+from asterism.core.json_values import mappings_in
 from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, named_tasks, trial
 from asterism.core.plan.edits import EDITS, AddTask, Edit, EditBatch, UpdateTask
 from asterism.core.plan.graph import Graph
@@ -38,7 +38,18 @@ from asterism.core.plan.group_elements import UNBOUNDED, most_elements, most_tas
 from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import ACTIONS, EFFECTS, Priority, Task, differences, kind_of
 from asterism.core.plan.work_patterns import effects_of, work_fits, work_name
-from asterism.core.record import InvalidRecord, Record, set_field
+from asterism.core.record import (
+    Meta,
+    Mistake,
+    Name,
+    Record,
+    decode,
+    field_mistakes,
+    fields_of,
+    mistakes,
+    one_of,
+    set_field,
+)
 
 DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 """The edits that ``destructive`` stands for: they take work or an order away."""
@@ -74,98 +85,55 @@ def fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-class EditRule(Record, omit_defaults=True):
-    """A dataclass that is a rule. The annotation of a field says what it holds: words (``tuple[str, ...]``), a whole
-    number (``int | None``), a number (``float | None``), one word or a text (``str | None``), or a flag (``bool``)."""
+class EditRule(Record, omit_defaults=True, forbid_unknown_fields=True):
+    """A rule about edits. Raises PlanError if a field is not of its type."""
 
     what: ClassVar[str]
     """What the rule is called in messages."""
     shorthands: ClassVar[Mapping[str, Mapping[str, Any]]]
     """The fields that a word stands for."""
     examples: ClassVar[str]
-    known_words: ClassVar[Mapping[str, Iterable[str]]] = NOTHING
-    """The words that some fields may have; another field of one word is any text, up to the end of the line."""
 
     def __post_init__(self) -> None:
-        for name, kind in self.kinds().items():
-            value = getattr(self, name)
-            if kind == _WORDS:
-                if not isinstance(value, list | tuple) or not all(isinstance(word, str) and word for word in value):
-                    raise PlanError(f"{name} of {self.what} is a list of words, not {value!r}")
+        for name in self.__struct_fields__:
+            if isinstance(value := getattr(self, name), list):
                 set_field(self, name, tuple(value))
-            elif value is not None and not _is_valid(kind, value):
-                raise PlanError(f"{name} of {self.what} is {_DESCRIPTIONS[kind]}, not {value!r}")
-        for name, words in self.known_words.items():
-            value = getattr(self, name) or ()
-            unknown = sorted(({value} if isinstance(value, str) else {*value}) - {*words})
-            if unknown:
-                raise PlanError(f"{name} of {self.what} cannot be {', '.join(unknown)} (known: {', '.join(words)})")
+        self._refuse(field_mistakes(self))
 
     @classmethod
-    def kinds(cls) -> dict[str, str]:
-        """The fields of the rule, and the annotation of each."""
-        return {name: cls.__annotations__[name] for name in cls.__struct_fields__}
+    def _refuse(cls, found: Sequence[Mistake]) -> None:
+        if found:
+            raise PlanError(f"{cls.what}: {'; '.join(mistake.text for mistake in found)}")
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
-        """Raises PlanError, which says what a field may be, and InvalidRecord for what is no object."""
-        if not isinstance(data, Mapping):
-            raise InvalidRecord(f"{cls.what} is an object, not {data!r}")
-        unknown = ", ".join(sorted(map(str, data.keys() - {*cls.__struct_fields__})))
-        if unknown:
-            raise PlanError(f"{cls.what} has no {unknown}; its fields are {', '.join(cls.__struct_fields__)}")
-        return cls(**data)
+    def from_json(cls, data: Any, *, strict: bool = True) -> Self:
+        """Raises PlanError with every mistake. Unless it is ``strict``, a number may be a text."""
+        cls._refuse(mistakes(cls, data, strict=strict))
+        return decode(cls, data, strict=strict)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The rule as a person writes it. Raises PlanError."""
+        """The rule as a person writes it. A text without fixed words goes to the end of the line. Raises PlanError."""
         if text in cls.shorthands:
             return cls(**cls.shorthands[text])
-        kinds, data, rest = cls.kinds(), dict[str, Any](), text.strip()
+        kinds, data, rest = {own.name: own.type for own in fields_of(cls)}, dict[str, Any](), text.strip()
         while rest or not data:
             name, _, rest = rest.partition("=")
-            if kinds.get(name) == _WORD and name not in cls.known_words:
-                value, rest = rest.strip(), ""
-            else:
-                value, rest = [*rest.split(None, 1), "", ""][:2]
+            kind = kinds.get(name)
+            value, rest = (rest.strip(), "") if kind == str | None else [*rest.split(None, 1), "", ""][:2]
             if not name.isidentifier() or not value:
                 raise PlanError(f"{text!r} is not {cls.what} (examples: {cls.examples})")
-            data[name] = cls._value(name, kinds.get(name), value)
-        return cls.from_json(data)
-
-    @classmethod
-    def _value(cls, name: str, kind: str | None, text: str) -> Any:
-        try:
-            if kind == _NUMBER:
-                return float(text)
-            if kind == _WHOLE_NUMBER and text.isascii() and text.isdecimal():
-                return int(text)
-        except ValueError:
-            pass
-        if kind in (_NUMBER, _WHOLE_NUMBER):
-            raise PlanError(f"{name} of {cls.what} is {_DESCRIPTIONS[kind]}, not {text!r}")
-        return text if kind == _WORD else tuple(filter(None, text.split(",")))
+            data[name] = tuple(filter(None, value.split(","))) if get_origin(kind) is tuple else value
+        return cls.from_json(data, strict=False)
 
     def __str__(self) -> str:
         parts = [f"{name}={_text(value)}" for name, value in self.to_json().items()]
         return " ".join(parts) or next((word for word, stands_for in self.shorthands.items() if not stands_for), "")
 
 
-_WORDS, _WORD, _FLAG, _NUMBER, _WHOLE_NUMBER = "tuple[str, ...]", "str | None", "bool", "float | None", "int | None"
-_DESCRIPTIONS = {
-    _WORD: "a word",
-    _FLAG: "true or false",
-    _NUMBER: "a number, 0 or more",
-    _WHOLE_NUMBER: "a whole number, 0 or more",
-}
-
-
-def _is_valid(kind: str, value: Any) -> bool:
-    if kind == _WHOLE_NUMBER:
-        return type(value) is int and value >= 0
-    if kind == _NUMBER:
-        return type(value) in (int, float) and 0 <= value < float("inf")
-    return type(value) is (bool if kind == _FLAG else str)
+Words = tuple[Name, ...]
+Number = Annotated[float, Meta(ge=0, le=10**15)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 def _text(value: Any) -> str:
@@ -189,15 +157,13 @@ class ApprovalRule(EditRule):
     what = "an approval rule"
     shorthands: ClassVar = {"all": {}, "destructive": {"edits": DESTRUCTIVE}}
     examples = "all, destructive, edits=add_task tasks=deploy-*, effects=spends,deletes, cost=5"
-    known_words: ClassVar = {"edits": EDITS, "executors": ACTIONS, "effects": EFFECTS}
-
-    edits: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    executors: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    authors: tuple[str, ...] = ()
-    effects: tuple[str, ...] = ()
-    cost: float | None = None
+    edits: tuple[Annotated[str, one_of(EDITS)], ...] = ()
+    tasks: Words = ()
+    executors: tuple[Annotated[str, one_of(ACTIONS)], ...] = ()
+    devices: Words = ()
+    authors: Words = ()
+    effects: tuple[Annotated[str, one_of(EFFECTS)], ...] = ()
+    cost: Number | None = None
 
     def matches(self, edit: Edit, authors: Iterable[str], tasks: Sequence[Task], cost: float = 0.0) -> bool:
         """``authors`` are who the batch is from, ``tasks`` the tasks that the edit changes, as they are and as they
@@ -299,28 +265,21 @@ class EditScope(EditRule):
     what = "a scope"
     shorthands: ClassVar = {"any": dict.fromkeys(("edits", "tasks", "executors", "fields"), (ALL,)), "none": {}}
     examples = "any, edits=cancel_task tasks=*, edits=add_task tasks=fix-* executors=argv work=make adds=3"
-    known_words: ClassVar = {
-        "edits": (*EDITS, ALL),
-        "executors": (*ACTIONS, ALL),
-        "fields": (*OTHER_FIELDS, ALL),
-        "priority": _PRIORITIES,
-    }
-
-    editors: tuple[str, ...] = ()
-    edits: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    executors: tuple[str, ...] = ()
-    work: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    adds: int | None = None
-    size: int | None = None
-    retries: int | None = None
-    priority: str | None = None
-    fields: tuple[str, ...] = ()
-    waits: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
+    editors: Words = ()
+    edits: tuple[Annotated[str, one_of((*EDITS, ALL))], ...] = ()
+    tasks: Words = ()
+    executors: tuple[Annotated[str, one_of((*ACTIONS, ALL))], ...] = ()
+    work: Words = ()
+    devices: Words = ()
+    secrets: Words = ()
+    files: Words = ()
+    adds: Count | None = None
+    size: Count | None = None
+    retries: Count | None = None
+    priority: Annotated[str, one_of(_PRIORITIES)] | None = None
+    fields: tuple[Annotated[str, one_of((*OTHER_FIELDS, ALL))], ...] = ()
+    waits: Words = ()
+    uses: Words = ()
 
     def is_for(self, editor: str) -> bool:
         return not self.editors or fits(editor, self.editors)

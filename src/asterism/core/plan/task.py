@@ -468,8 +468,9 @@ def _is_group(foreach: Mapping[str, Any]) -> bool:
     return isinstance(foreach.get("from"), str) and isinstance(foreach.get("template"), Mapping)
 
 
-TASK_DEFAULTS = {name: default for name, default in defaults_of(Task).items() if name != "call"}
-"""The optional fields with their defaults."""
+_DEFAULTS = defaults_of(Task)
+TASK_DEFAULTS = {name: _DEFAULTS[name] for name in dict.fromkeys((*ACTIONS, *_DEFAULTS)) if name != "call"}
+"""The optional fields with their defaults, the work first."""
 
 
 def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
