@@ -390,7 +390,7 @@ class FleetDevice:
 
     async def _unlisted_runs(self, ended: Sequence[EndedRun], plan: PlanRuns) -> list[Run]:
         """The runs that the last owner executed and had no time to write, as its journal tells of them."""
-        works = {_key(work): (work, end) for end in ended for work in [_EndedWork(plan.journal.plan, end)]}
+        works = {_key(work): (work, end) for end in ended for work in [_EndedWork.of(plan.journal.plan, end)]}
         stored = Query(keys=frozenset(works))
         for run in await until_available(self.fleet.clock, lambda: self.fleet.store.find(stored)) if works else ():
             del works[run.key or ""]
@@ -483,19 +483,19 @@ class FleetDevice:
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), now())
 
 
-class _EndedWork(Work):
+class _EndedWork(Work, kw_only=True, eq=False):
     """The work of a run that ended before the store had it."""
 
-    __slots__ = ("_results",)
+    sources: Mapping[str, Any]
 
-    def __init__(self, plan: RecordedConstellation, end: EndedRun) -> None:
-        self.task, self.plan = timed(end.task, teardown=end.teardown), plan
-        self.epoch, self.attempt, self._results = end.run.epoch, 1, end.results
-        self.logs = self.log = None
+    @classmethod
+    def of(cls, plan: RecordedConstellation, end: EndedRun) -> _EndedWork:
+        task = timed(end.task, teardown=end.teardown)
+        return cls(task, plan, end.run.epoch, 1, None, sources=end.results)
 
     @property
     def results(self) -> Mapping[str, Any]:
-        return self._results
+        return self.sources
 
 
 def _key(work: Work) -> str:

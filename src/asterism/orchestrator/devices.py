@@ -17,11 +17,12 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Task
 from asterism.core.plan.task_files import files_of_inputs, makers_of
+from asterism.core.record import Struct
 from asterism.core.schedule.tick_values import Tick, TickValues, tick_variables
 from asterism.execution import function_calls
 from asterism.execution.actions import Attempt, execute_action
 from asterism.execution.artifacts import Artifacts
-from asterism.execution.function_calls import attempt_logger, record_traceback
+from asterism.execution.function_calls import Signature, attempt_logger, record_traceback
 from asterism.execution.function_modules import load_function
 from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.processes import Commands
@@ -32,10 +33,8 @@ from asterism.orchestrator.plan_logs import PlanLogs
 log = logging.getLogger("asterism.device")
 
 
-class Work:
+class Work(Struct, eq=False):
     """One execution of a task, as a device receives it. An orchestrator makes it (``Active`` in roster.py)."""
-
-    __slots__ = ("artifacts", "attempt", "epoch", "expired", "files", "log", "logs", "plan", "task")
 
     task: Task
     """The task, as it was when it started."""
@@ -48,16 +47,16 @@ class Work:
     logs: PlanLogs | None
     """Where the output of the execution is kept; None if it is not, and after the end."""
 
-    log: LogRecorder | None
+    log: LogRecorder | None = None
     """The recorder of the execution, once it has printed something."""
 
-    artifacts: Artifacts | None
+    artifacts: Artifacts | None = None
     """Where the files of a task are kept, if it has any."""
 
-    files: str | None
+    files: str | None = None
     """The files that the execution has made: the device sets it to the hash of their manifest."""
 
-    expired: TimeoutError | None
+    expired: TimeoutError | None = None
     """The error of an execution that was told to stop since its time is up, and whose files are kept."""
 
     @property
@@ -179,7 +178,19 @@ class LocalDevice:
 
     async def _function(self, work: Work, inputs: Mapping[str, Any]) -> Any:
         try:
-            value = await self._call(work, inputs)
+            call = work.task.call
+            if call is None:
+                value: Any = None if self._run is None else self._run(work)
+                if hasattr(value, "__await__"):
+                    value = await value
+            else:
+                if isinstance(call, str):
+                    call = load_function(call)
+                signature = function_calls.signature(call)
+                arguments = self._arguments(signature, work, inputs) if signature.takes_anything else {}
+                value = await (
+                    call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
+                )
             if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
                 value = await value
         except BaseException as error:  # before its text is masked, which may need another error
@@ -194,19 +205,12 @@ class LocalDevice:
                 self._warned.add(warning)
                 log.warning("%s", warning)
 
-    def _call(self, work: Work, inputs: Mapping[str, Any]) -> Awaitable[Any]:
-        call = work.task.call
-        if call is None:
-            return _finished(self._run(work) if self._run is not None else None)
-        if isinstance(call, str):
-            call = load_function(call)
-        signature = function_calls.signature(call)
+    def _arguments(self, signature: Signature, work: Work, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if signature.takes_logger and "logger" not in inputs and "logger" not in work.results:
             inputs = {**inputs, "logger": attempt_logger(work.task.id, work)}
         if work.tick and "tick" in signature.names and "tick" not in inputs and "tick" not in work.results:
             inputs = {**inputs, "tick": Tick(work.tick)}
-        arguments = signature.arguments(work.task.id, work.results, inputs) if signature.takes_anything else {}
-        return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
+        return signature.arguments(work.task.id, work.results, inputs)
 
     def close(self) -> None:
         """End the guard of the child processes."""
@@ -287,7 +291,3 @@ def span_headers(own: Mapping[str, str]) -> dict[str, str]:
 
 def _json_size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":")))
-
-
-async def _finished(value: Any) -> Any:
-    return await value if hasattr(value, "__await__") else value

@@ -192,7 +192,7 @@ class Execution:
         """Whether tasks may start now."""
         if self.cancelling:  # only teardowns are ready
             return not self._hard
-        return not (self.paused or self.lock.holds_everything)
+        return not (self.paused or (self.lock.policy == "global" and self.lock.holds_everything))
 
     def start_one(self, now: float) -> bool:
         """Start the best ready task that a free device can run, or advance a group; False if there is neither."""
@@ -245,9 +245,12 @@ class Execution:
         return any(active.node.id == node.id or active.node is node.setup for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
-        task, epoch = timed(node.task, teardown=node.setup is not None), node.epoch
+        task = node.task if node.setup is None else timed(node.task, teardown=True)
+        epoch, logs = node.epoch, self._kept_logs
         self.last_assigned = self.roster.assign(member)
-        active = self.active[epoch] = Active(task, self.plan, node, member, resumed, self._kept_logs)
+        active = self.active[epoch] = Active(
+            task, self.plan, epoch, node.attempts, logs, node=node, member=member, resumed=resumed
+        )
         if (task.outputs or task.inputs) and handles_files(task):
             active.artifacts = self.options.artifacts
         if self._free_job is not None and self._scheduler.keeps_turn(node.begun_at):
@@ -326,8 +329,10 @@ class Execution:
         if self.active.pop(active.epoch, None) is None:
             self._stopped(active, status)
             return
-        self.roster.release(active.member)
-        node = active.node
+        member, node = active.member, active.node
+        member.running -= 1
+        if member.waiting_lanes:
+            self.roster.wake_lanes(member)
         if active.expired is not None:
             status, error = FAILED, active.expired
         if self._refused_since and not isinstance(error, DeviceUnavailable):
@@ -446,7 +451,8 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is None:
             return None
-        self.roster.release(active.member)
+        active.member.running -= 1
+        self.roster.wake_lanes(active.member)
         self.waits.stopped()
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self._stops(node):

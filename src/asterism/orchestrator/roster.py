@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from asterism.core.json_values import NOTHING
-from asterism.core.plan.constellation import Constellation, Upstream
+from asterism.core.plan.constellation import Upstream
 from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
@@ -18,7 +18,6 @@ from asterism.core.record import field
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable, needed_capabilities
 from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.orchestrator.devices import Device, LocalDevice, Work
-from asterism.orchestrator.plan_logs import PlanLogs
 
 logger = logging.getLogger("asterism.roster")
 
@@ -125,7 +124,8 @@ class Roster:
         members = self._capable.get(lane) or self.capable(lane)
         if len(members) == 1:
             (member,) = members
-            return member if member.free else None
+            full = member.slots is not None and member.running >= member.slots
+            return None if full or not member.reachable else member
         free = [member for member in members if member.free]
         if not free:
             return None
@@ -146,13 +146,11 @@ class Roster:
         member.last_given = self._assigned
         return self._assigned
 
-    def release(self, member: Member) -> None:
-        """Free a slot of a device, and make the lanes that wait for it active again."""
-        member.running -= 1
-        if member.waiting_lanes:
-            for queue, lane in member.waiting_lanes:
-                queue.activate(lane)
-            member.waiting_lanes.clear()
+    def wake_lanes(self, member: Member) -> None:
+        """A slot of a device is free: make the lanes that wait for it active again."""
+        for queue, lane in member.waiting_lanes:
+            queue.activate(lane)
+        member.waiting_lanes.clear()
 
     def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
         """All capable devices are busy: skip the lane until one of them has a free slot."""
@@ -161,23 +159,17 @@ class Roster:
             member.waiting_lanes[queue, lane] = None
 
 
-class Active(Work):
+class Active(Work, kw_only=True, eq=False):
     """A task that runs on a device: the work, and what the orchestrator knows of its progress."""
 
-    __slots__ = ("begun", "delay", "job", "member", "node", "resumed", "stops", "timer")
-
-    def __init__(
-        self, task: Task, plan: Constellation, node: Node, member: Member, resumed: bool, logs: PlanLogs | None
-    ) -> None:
-        self.task, self.node, self.plan, self.logs = task, node, plan, logs
-        self.epoch, self.attempt = node.epoch, node.attempts
-        self.log = self.files = self.artifacts = self.expired = None
-        self.member = member
-        self.resumed = resumed  # an earlier process started it, and it may be under way
-        self.begun = self.stops = False  # stops: it was asked to stop before it began here
-        self.delay: float | None = None  # after a timeout: seconds until the next attempt
-        self.job: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    node: Node
+    member: Member
+    resumed: bool = False  # an earlier process started it, and it may be under way
+    begun: bool = False
+    stops: bool = False  # it was asked to stop before it began here
+    delay: float | None = None  # after a timeout: seconds until the next attempt
+    job: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def results(self) -> Mapping[str, Any]:

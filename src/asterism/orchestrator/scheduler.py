@@ -131,12 +131,16 @@ class DeviceScheduler:
 
     def task_ended(self, execution: Execution, now: float) -> None:
         """A task ended without a review: start the next tasks at once, without a step of the loop in between."""
-        if not self._awake:
-            if execution.plan.queue.active_lanes or len(self._executions) > 1:
+        awake = bool(self._awake)
+        if len(self._executions) > 1:
+            if not awake:
                 self._dispatch(now)
-        elif len(self._executions) == 1 and self._started < STARTS_PER_TURN and execution.may_start and self.has_room:
-            self._started += 1
-            execution.start_one(now)  # one for the one that ended: a step is about to start the others
+        elif (self._started < STARTS_PER_TURN or not awake) and execution.may_start and self.has_room:
+            execution.start_one(now)  # one for the one that ended
+            if awake:  # a step is about to start the others
+                self._started += 1
+            elif execution.plan.queue.active_lanes:
+                self._dispatch(now)
         if not execution.active:
             self.wake(execution)  # it may be the end of the plan
 

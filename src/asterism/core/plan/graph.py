@@ -179,7 +179,9 @@ class Graph:
                 self.provisionals += 1
         self.epochs = node.epoch = epoch = self.epochs + 1
         node.attempts += 1
-        node.device, node.begun_at, node.times, self.last_at = device, now, None, now
+        node.device, node.begun_at, self.last_at = device, now, now
+        if node.times is not None:
+            node.times = None
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return epoch
 
@@ -208,7 +210,9 @@ class Graph:
         self.last_at = now
         if node.device is not None and node.times is None:
             node.worked += now - node.begun_at
-        node.value, node.error, node.ended_at, node.entry = value, error, now, None
+        node.value, node.ended_at, node.entry = value, now, None
+        if node.error is not error:
+            node.error = error
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
         if self.deciders:
@@ -628,7 +632,8 @@ class Graph:
         elif before is RUNNING:
             del self.running[node.id]
         node.status = status
-        self.records.mark(node)
+        if self.records.kept is not None:
+            self.records.mark(node)
 
     def refuse(self, node: Node, event: str) -> NoReturn:
         """Raise InvalidTransition: the state of a task does not allow a step."""

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from asterism.core.plan.status import PENDING, TERMINAL, TaskStatus
 from asterism.core.plan.task import Dependency, Priority, Task
 from asterism.core.plan.task_approval import APPROVED
-from asterism.core.record import Struct, defaults_of
 
 QUEUED, STARTING, RUNNING = "queued", "starting", "running"
 
@@ -71,14 +70,12 @@ NO_EDGES: Any = MappingProxyType({})
 NO_SCOPE = Scope(frozenset(), frozenset(), frozenset())
 
 
-class Node(Struct, eq=False):
-    task: Task
-    label: int  # position in the topological order, see topological_order.py
-    number: int = 0  # counts the tasks of the plan in the order in which they were added
-    parents: dict[str, Dependency] = NO_EDGES
-    children: MutableMapping[str, Node] = NO_EDGES
-    open: int = 0
-    held: int = 0
+class RareState:
+    """What few nodes of a plan have. A node holds such a value only once it differs from the default: a task that just
+    waits, runs and completes needs none of them."""
+
+    __slots__ = ()
+
     met: int = 0  # this and the next: see joins.py, kept only while the plan has a task with join="any"
     lost: int = 0
     doomed: bool = False  # its dependencies keep it from ever starting; kept like the two above
@@ -88,40 +85,54 @@ class Node(Struct, eq=False):
     below: int = 0  # of a set-up: how many tasks between it and its teardowns are not over
     scope: Scope = NO_SCOPE
     verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
-    entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
-    rank: float = 0.0
-    unsettled: bool = False  # ended, and not yet reviewed and confirmed: holds its children
-    value: Any = None
     error: BaseException | None = None
 
-    # progress: what a record of the plan has, unless it is as here (PROGRESS)
-    status: TaskStatus = PENDING
-    provisional: bool = False
+    # progress, as below
     tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed
-    reviewed: bool = True
     needless: bool = False  # cancelled because a condition or an outcome made it unnecessary
     given_up: bool = False  # cancelled by the end of the plan, because it could never run
-    epoch: int = 0
-    device: str | None = None
-    attempts: int = 0
     losses: int = 0
-    started_at: float | None = None
-    ended_at: float | None = None
     reason: str = ""  # why it was cancelled
-    begun_at: float = 0.0  # when the current attempt began
-    worked: float = 0.0  # seconds of all its attempts, without the waits between them
     times: AttemptTimes | None = None  # of its last attempt, if a fleet made it and has told them
     files: str | None = None  # the manifest of the files that it has made (execution/artifacts.py)
     spent: int = 0  # attempts before the plan was retried: they do not count against its retries
-    awaited_since: float | None = None  # when it began to wait for the world, or for a person; see awaited.py
     decision: str | None = None  # of a person about its start; see task_approval.py
 
-    # what follows from the task
-    id: str = ""
-    urgency: Priority = Priority.NORMAL  # the highest priority that waits for it, see inherited_priority.py
 
-    def __post_init__(self) -> None:
-        self.id, self.urgency = self.task.id, self.task.priority
+class Node(RareState):
+    """Not a record: the attributes of a slotted class are set three times as fast, and a task sets some twenty of them
+    while it runs."""
+
+    __slots__ = (
+        *("__dict__", "attempts", "awaited_since", "begun_at", "children", "device", "ended_at", "entry", "epoch"),
+        *("held", "id", "label", "number", "open", "parents", "provisional", "rank", "reviewed", "started_at"),
+        *("status", "task", "unsettled", "urgency", "value", "worked"),
+    )
+
+    def __init__(self, task: Task, label: int, number: int = 0) -> None:
+        self.task = task
+        self.id = task.id
+        self.urgency: Priority = task.priority  # the highest that waits for it, see inherited_priority.py
+        self.label = label  # position in the topological order, see topological_order.py
+        self.number = number  # counts the tasks of the plan in the order in which they were added
+        self.parents: dict[str, Dependency] = NO_EDGES
+        self.children: MutableMapping[str, Node] = NO_EDGES
+        self.open = self.held = 0
+        self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
+        self.rank = 0.0
+        self.unsettled = False  # ended, and not yet reviewed and confirmed: holds its children
+        self.value: Any = None
+        # progress: what a record of the plan has, unless it is as here (PROGRESS)
+        self.status: TaskStatus = PENDING
+        self.provisional = False
+        self.reviewed = True
+        self.epoch = self.attempts = 0
+        self.device: str | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.begun_at = 0.0  # when the current attempt began
+        self.worked = 0.0  # seconds of all its attempts, without the waits between them
+        self.awaited_since: float | None = None  # when it began to wait for the world, or a person; see awaited.py
 
     @property
     def needs_approval(self) -> bool:
@@ -161,9 +172,15 @@ class Node(Struct, eq=False):
         return holds(dependency, status, child)
 
 
-_names = Node.__struct_fields__
-_progress = _names[_names.index("status") : _names.index("decision") + 1]
-PROGRESS: dict[str, Any] = {name: default for name, default in defaults_of(Node).items() if name in _progress}
+NODE_FIELDS = (*Node.__slots__[1:], *RareState.__annotations__)
+"""The names of the fields of a node."""
+
+PROGRESS: dict[str, Any] = {
+    **{"status": PENDING, "provisional": False, "tentative": None, "reviewed": True, "needless": False},
+    **{"given_up": False, "epoch": 0, "device": None, "attempts": 0, "losses": 0, "started_at": None},
+    **{"ended_at": None, "reason": "", "begun_at": 0.0, "worked": 0.0, "times": None, "files": None, "spent": 0},
+    **{"awaited_since": None, "decision": None},
+}
 """The facts of progress with their initial values. Only those that differ are written."""
 
 

@@ -88,17 +88,17 @@ def record_of(node: Node) -> NodeRecord:
 class NodeRecords:
     """The records of the nodes of a plan, in their order. They exist once somebody has asked for them."""
 
-    __slots__ = ("_exposed", "_shared", "_stale", "_table")
+    __slots__ = ("_exposed", "_shared", "_stale", "kept")
 
     def __init__(self, table: dict[str, NodeRecord] | None = None) -> None:
-        self._table = table
+        self.kept = table
         self._shared = True  # somebody else has the table: it must not change
         self._stale: dict[str, None] = {}  # nodes whose records have to be made anew
         self._exposed: dict[str, None] = {}  # nodes whose results somebody may change in place
 
     def mark(self, node: Node) -> None:
         """A node has changed, or is changing in the same step."""
-        if self._table is not None:
+        if self.kept is not None:
             self._stale[node.id] = None
 
     def expose(self, node: Node) -> None:
@@ -114,34 +114,34 @@ class NodeRecords:
     def remove(self, node: Node) -> None:
         """A node has left the plan."""
         self._exposed.pop(node.id, None)
-        if self._table is not None:
+        if self.kept is not None:
             self._stale.pop(node.id, None)
-            if node.id in self._table:
-                del self._own_table(self._table)[node.id]
+            if node.id in self.kept:
+                del self._own_table(self.kept)[node.id]
 
     def reset(self) -> None:
         """Any node may have changed."""
-        self._table = None
+        self.kept = None
         self._stale.clear()
 
     def table(self, nodes: Mapping[str, Node]) -> dict[str, NodeRecord]:
         """The records of all nodes. The table never changes: who changes a node afterwards makes another."""
-        if self._table is None:
-            self._table = {node.id: record_of(node) for node in nodes.values()}
+        if self.kept is None:
+            self.kept = {node.id: record_of(node) for node in nodes.values()}
         elif self._stale or self._exposed:
-            table = self._own_table(self._table)
+            table = self._own_table(self.kept)
             for node in filter(
                 None, map(nodes.get, self._stale | self._exposed)
             ):  # a removed one may have been marked since
                 table[node.id] = record_of(node)
             self._stale.clear()
         self._shared = True
-        return self._table
+        return self.kept
 
     def _own_table(self, table: dict[str, NodeRecord]) -> dict[str, NodeRecord]:
         if self._shared:
-            self._table, self._shared = table.copy(), False
-            return self._table
+            self.kept, self._shared = table.copy(), False
+            return self.kept
         return table
 
 
@@ -191,7 +191,8 @@ class SharedNodes(LazyNodes):
         state = record.state
         node = Node(state.task, record.label)
         for name, value in zip(_OWN_FIELDS, state[2:], strict=True):
-            setattr(node, name, value)
+            if value is not getattr(node, name):
+                setattr(node, name, value)
         node.task, node.value = own_task(state.task), own_copy(state.value)
         node.number, node.urgency, node.over = record.number, record.urgency, state.status in TERMINAL
         node.parents = {edge.source: edge for edge in state.parents}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from asterism.core.errors import PlanError
 from asterism.core.plan import inherited_priority, joins
-from asterism.core.plan.node import Node, descendants, handler_of
+from asterism.core.plan.node import NODE_FIELDS, Node, descendants, handler_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.teardowns import is_torn_down, teardowns_of
@@ -154,7 +154,7 @@ def _check_startable(graph: Graph, node: Node, chosen: Collection[Node]) -> None
 
 
 _STRUCTURE = {"task", "label", "id", "number", "parents", "children", "setup", "teardowns", "scope"}
-_KEPT = tuple(name for name in Node.__struct_fields__ if name not in _STRUCTURE | {"rank", "verdicts"})
+_KEPT = tuple(name for name in NODE_FIELDS if name not in _STRUCTURE | {"rank", "verdicts"})
 """The fields of a node that reopening a plan changes; ``verdicts`` is changed in place."""
 
 _kept_of = attrgetter(*_KEPT)
