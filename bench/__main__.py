@@ -80,7 +80,6 @@ SERIES: dict[str, Callable[[], str]] = {
     "series-calls": lambda: series_page.requests(calls.measure()),
 }
 WEB_PAGE: dict[str, Callable[[], str]] = {
-    "page-layout": lambda: web_page.layout_text(*web_page.edits()),
     "page-browser": lambda: web_page.browser_text(web_page.watch()),
 }
 SERVER: dict[str, Callable[[], str]] = {

@@ -1,152 +1,32 @@
-"""The page of the server: the layout after an edit, the time to the first view, and frames while a plan changes.
+"""The page of the server: the time to the first view, and frames while a plan changes.
 
 Chromium draws without a graphics card here, so frames per second are a lower bound.
 """
 
-import random
 import re
 import shutil
-import statistics
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from asterism import Constellation, Task
-from asterism.report.layout import Dependency, PlanLayout, fresh, updated
 from bench.page import table, time_text
 
 HEAD = """# Benchmarks: the page
 
-Written by `python -m bench page`. Times of the layout are processor time; those of the browser are wall time, in a
-Chromium that draws without a graphics card.
+Written by `python -m bench page`. Times are wall time, in a Chromium that draws without a graphics card. What an edit
+moves is held by tests (`tests/page/test_layout_in_browser.py`): only tasks whose layer changes.
 """
 
-TASKS, WIDTH = 2_000, 40
-EDITS = 60
+WIDTH = 40
 SECONDS = 6.0
 """How long the tasks of a plan change while frames are counted."""
 
 BOX = ".box"
 SHOWN_WITHIN = 60.0
 """Seconds after the last change in which the page must show it."""
-
-Shape = tuple[list[str], list[Dependency]]
-
-
-@dataclass(frozen=True, slots=True)
-class EditCost:
-    """Edits of one task in a plan: the tasks they moved, those that moved in the same layer, and processor seconds."""
-
-    what: str
-    moved: list[int]
-    needless: int
-    seconds: list[float]
-
-
-def layered(chance: random.Random) -> Shape:
-    """Layers of tasks, each after two of the layer before it."""
-    tasks = [f"t{number}" for number in range(TASKS)]
-    pairs = {
-        (tasks[(number // WIDTH - 1) * WIDTH + chance.randrange(WIDTH)], tasks[number])
-        for number in range(WIDTH, TASKS)
-        for _ in range(2)
-    }
-    return tasks, sorted(pairs)
-
-
-def _add(shape: Shape, chance: random.Random) -> Shape:
-    tasks, pairs = shape
-    return [*tasks, "new"], [*pairs, (chance.choice(tasks), "new")]
-
-
-def _insert(shape: Shape, chance: random.Random) -> Shape:
-    tasks, pairs = shape
-    source, target = chance.choice(pairs)
-    rest = [pair for pair in pairs if pair != (source, target)]
-    return [*tasks, "new"], [*rest, (source, "new"), ("new", target)]
-
-
-def _remove(shape: Shape, chance: random.Random) -> Shape:
-    tasks, pairs = shape
-    gone = chance.choice(tasks)
-    return [task for task in tasks if task != gone], [pair for pair in pairs if gone not in pair]
-
-
-def _rewire(shape: Shape, chance: random.Random) -> Shape:
-    tasks, pairs = shape
-    target = chance.choice(tasks[WIDTH:])
-    layer = int(target[1:]) // WIDTH
-    rest = [pair for pair in pairs if pair[1] != target]
-    return tasks, [*rest, (tasks[(layer - 1) * WIDTH + chance.randrange(WIDTH)], target)]
-
-
-KINDS: dict[str, Callable[[Shape, random.Random], Shape]] = {
-    "add a task": _add,
-    "put a task between two": _insert,
-    "remove a task": _remove,
-    "rewire a task": _rewire,
-}
-
-
-def edits() -> tuple[float, list[EditCost]]:
-    """The processor time of a layout from scratch, and the costs of edits."""
-    chance = random.Random(8)
-    shape = layered(chance)
-    began = time.process_time()
-    before = fresh(*shape)
-    whole = time.process_time() - began
-    check_layout(before, shape)
-    return whole, [_cost(what, before, shape, edit, chance) for what, edit in KINDS.items()]
-
-
-def _cost(
-    what: str, before: PlanLayout, shape: Shape, edit: Callable[[Shape, random.Random], Shape], chance: random.Random
-) -> EditCost:
-    moves: list[int] = []
-    seconds: list[float] = []
-    needless = 0
-    for _ in range(EDITS):
-        edited = edit(shape, chance)
-        began = time.process_time()
-        after = updated(before, *edited)
-        seconds.append(time.process_time() - began)
-        check_layout(after, edited)
-        gone = {task for task, place in after.places.items() if before.places.get(task, place) != place}
-        moves.append(len(gone))
-        needless += sum(before.places[task].layer == after.places[task].layer for task in gone)
-    return EditCost(what, moves, needless, seconds)
-
-
-def check_layout(layout: PlanLayout, shape: Shape) -> None:
-    """Raise AssertionError unless a layout has a place for each task, and each below those that it comes after."""
-    tasks, pairs = shape
-    places = layout.places
-    assert places.keys() == set(tasks), f"{len(places)} places for {len(tasks)} tasks"
-    above = [pair for pair in pairs if places[pair[0]].layer >= places[pair[1]].layer]
-    assert not above, f"{len(above)} tasks are not below what they come after: {above[:5]}"
-
-
-def layout_text(whole: float, costs: list[EditCost]) -> str:
-    rows = [
-        (
-            cost.what,
-            f"{statistics.median(cost.moved):g} / {max(cost.moved)}",
-            str(cost.needless),
-            time_text(statistics.median(cost.seconds)),
-        )
-        for cost in costs
-    ]
-    return f"""## What an edit of one task moves
-
-A plan of {TASKS:,} tasks in layers of {WIDTH}, each after two of the layer before it; {EDITS} edits of each kind.
-"Needless" counts tasks that moved although their layer is the same (goal: 0). A layout from scratch takes
-{time_text(whole)}.
-
-""" + table(("edit", "tasks moved (median / most)", "needless", "layout takes"), rows)
-
 
 # -- in the browser ----------------------------------------------------------------------------------------------------
 
@@ -194,7 +74,7 @@ def _watch(count: int, shown: str = "overview") -> Watched:
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(300_000)
-        page.goto(f"{url}/#/plans/large/graph")  # the layout is known afterwards, as in a plan that is being watched
+        page.goto(f"{url}/#/plans/large/graph")
         page.locator(BOX).first.wait_for()
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})

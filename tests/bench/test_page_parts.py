@@ -1,4 +1,4 @@
-"""The benchmarks of the page: layouts and drawings that are not those of the plan give no figure."""
+"""The benchmarks of the page: drawings that are not those of the plan give no figure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.record import replace
-from asterism.report.layout import fresh
 from bench import web_page
-
-SHAPE: web_page.Shape = (["a", "b", "c"], [("a", "b"), ("b", "c")])
-
-
-def test_a_layout_of_another_plan_is_noticed() -> None:
-    layout = fresh(*SHAPE)
-    web_page.check_layout(layout, SHAPE)
-    with pytest.raises(AssertionError, match="3 places for 4 tasks"):
-        web_page.check_layout(layout, ([*SHAPE[0], "d"], SHAPE[1]))
-    with pytest.raises(AssertionError, match="1 tasks are not below what they come after"):
-        web_page.check_layout(layout, (SHAPE[0], [("c", "a")]))
-
-
-def test_edits_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_page, "TASKS", 160)
-    monkeypatch.setattr(web_page, "EDITS", 2)
-    whole, costs = web_page.edits()
-    assert "| rewire a task | " in web_page.layout_text(whole, costs)
-    assert [len(cost.seconds) for cost in costs] == [2] * len(web_page.KINDS)
-    monkeypatch.setattr(web_page, "updated", lambda before, *shape: replace(before))
-    with pytest.raises(AssertionError, match="160 places for 161 tasks"):
-        web_page.edits()
 
 
 class _Page:

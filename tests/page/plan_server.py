@@ -26,9 +26,8 @@ from starlette.routing import Route
 
 from asterism import Constellation, EditBatch, Task
 from asterism.api.plan_operations import MOST_BYTES
-from asterism.core.errors import EditRejected, InvalidTask
+from asterism.core.errors import EditRejected
 from asterism.server.page_routes import page_routes
-from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.request_guard import RequestGuard
 from asterism.server.service_routes import operations_of
 
@@ -151,7 +150,7 @@ class PlanServer:
     """The application over a scene."""
 
     def __init__(self, scene: PlanScene) -> None:
-        self.scene, self._layouts = scene, PlanLayouts()
+        self.scene = scene
         plan = "/api/v1/plans/{plan}"
         gets = {
             "/api/v1/me": lambda request: {"name": "ann", "scopes": scene.scopes, "logout": None},
@@ -198,8 +197,6 @@ class PlanServer:
         }
         routes = [Route(path, self._json(answer)) for path, answer in gets.items()]
         routes += [
-            Route(f"{plan}/layout", self._layout),
-            Route(f"{plan}/layout", self._layout_after, methods=["POST"]),
             Route(f"{plan}/events", self._events),
             Route("/api/v1/events", self._events),
             Route("/api/v1/{path:path}", self._post, methods=["POST"]),
@@ -283,19 +280,6 @@ class PlanServer:
             **items([tick for tick in self.scene.ticks if first <= tick["date"] <= last]),
             "today": self.scene.today,
         }
-
-    async def _layout(self, request: Request) -> Response:
-        version = request.query_params.get("version")
-        plan = self.scene.plan if version is None else self.scene.past[int(version)][0]
-        return JSONResponse(await self._layouts.layout(plan.id, plan))
-
-    async def _layout_after(self, request: Request) -> Response:
-        edited = self.scene.plan.copy()
-        try:
-            edited.apply(EditBatch.from_json({"edits": (await request.json())["edits"]}), NOW())
-        except (EditRejected, InvalidTask) as error:
-            return JSONResponse({"title": "Edit rejected", "detail": str(error)}, 422)
-        return JSONResponse(await self._layouts.layout_after(edited.id, self.scene.plan, edited))
 
     async def _events(self, request: Request) -> Response:
         if self.scene.away:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, EditBatch, Task
-from asterism.report.layout import fresh
-from asterism.server.plan_layouts import COLUMN, ROW, layout_json
 from tests.long_tests import rest_long
 from tests.page.browser_scenes import DESKTOP, PHONE, chromium, needs_chromium, opened, serious_findings
 from tests.page.plan_server import PlanScene, served
@@ -21,13 +19,15 @@ from tests.page.sized_scenes import large_scene, middle_scene, small_scene
 pytestmark = needs_chromium
 
 WIDTH, HEIGHT = 204, 46
+COLUMN, ROW = 252, 64
 SMALLEST = 11.0
 """Pixels of a letter."""
 
-DRAW = """async ([view, layout, collapsed, size]) => {
+DRAW = """async ([view, collapsed, size]) => {
+    const { layoutOf } = await import("/page/layout.js");
     const { drawing } = await import("/page/graph_model.js");
     const { overview } = await import("/page/graph_overview.js");
-    const model = drawing(view, layout, { collapsed: new Set(collapsed) });
+    const model = drawing(view, layoutOf(view), { collapsed: new Set(collapsed) });
     const ids = (block) => ({ ...block, members: block.members.map((box) => box.id) });
     const plain = ({ boxes, blocks }) => ({ boxes: [...boxes.values()], blocks: [...blocks.values()].map(ids) });
     return { tasks: plain(model), overview: plain(overview(model, size)) };
@@ -61,9 +61,7 @@ def drawn(plan: Constellation, collapsed: list[str], size: tuple[int, int]) -> A
     view = PlanScene(plan).view()
     for task in view["tasks"]:
         task["group"] = "cleaned" if task["id"].startswith("clean-1") else None
-    pairs = [(edge.source, edge.target) for edge in plan.dependencies]
-    layout = layout_json(fresh([task.id for task in plan], pairs))
-    return [view, layout, collapsed, {"width": size[0], "height": size[1]}]
+    return [view, collapsed, {"width": size[0], "height": size[1]}]
 
 
 def overlaps(boxes: list[Any]) -> list[tuple[str, str]]:
@@ -194,10 +192,11 @@ def test_the_overview_leads_to_tasks_and_back_with_the_keyboard(browser: Any) ->
         page.locator(".fold").wait_for(state="detached")
 
 
-ROWS = """async ([[view, layout, collapsed], perRow]) => {
+ROWS = """async ([[view, collapsed], perRow]) => {
+    const { layoutOf } = await import("/page/layout.js");
     const { drawing } = await import("/page/graph_model.js");
     const { inRows } = await import("/page/graph_rows.js");
-    const model = drawing(view, layout, { collapsed: new Set(collapsed) });
+    const model = drawing(view, layoutOf(view), { collapsed: new Set(collapsed) });
     const { boxes, edges } = inRows(model, { perRow, down: [] });
     return { boxes: [...boxes.values()], ways: edges.filter((edge) => edge.square).map((edge) => edge.points) };
 }"""
@@ -206,7 +205,7 @@ ROWS = """async ([[view, layout, collapsed], perRow]) => {
 @pytest.mark.parametrize("seed", rest_long(range(100, 124), 8))
 def test_ways_from_row_to_row_run_through_no_box(page: Any, seed: int) -> None:
     for collapsed in ([], ["cleaned"]):
-        shown = page.evaluate(ROWS, [drawn(random_plan(seed), collapsed, DESKTOP)[:3], 1 + seed % 3])
+        shown = page.evaluate(ROWS, [drawn(random_plan(seed), collapsed, DESKTOP)[:2], 1 + seed % 3])
         assert overlaps(shown["boxes"]) == [], seed
         for way in shown["ways"]:
             assert passes(way, shown["boxes"]) == [], seed
@@ -287,10 +286,11 @@ def test_an_edit_of_a_plan_in_rows_moves_nothing_else(browser: Any) -> None:
         assert before.items() <= places(page).items(), "nor does the edit, and what is removed keeps its place"
 
 
-OVERVIEW_EDGES = """async ([view, layout, collapsed, size]) => {
+OVERVIEW_EDGES = """async ([view, collapsed, size]) => {
+    const { layoutOf } = await import("/page/layout.js");
     const { drawing } = await import("/page/graph_model.js");
     const { overview } = await import("/page/graph_overview.js");
-    const model = drawing(view, layout, { collapsed: new Set(collapsed) });
+    const model = drawing(view, layoutOf(view), { collapsed: new Set(collapsed) });
     const { boxes, edges } = overview(model, size);
     return { boxes: [...boxes.values()], edges: [...edges] };
 }"""

@@ -37,14 +37,10 @@ async def test_a_large_group_is_one_task_with_counts_until_it_is_opened(client: 
     assert whole["tasks"][-2]["behind"] == {}
 
 
-async def test_its_drawing_and_layout_have_one_place_for_it(client: httpx.AsyncClient) -> None:
+async def test_its_drawing_has_one_place_for_it(client: httpx.AsyncClient) -> None:
     text = (await client.get(f"{PLAN}/drawing", params={"form": "mermaid"})).json()["text"]
     assert f"load<br/>{ELEMENTS} waiting" in text
     assert "load[1" not in text
-    layouts = [(await client.get(f"{PLAN}/layout", params={"opened": opened})).json() for opened in ("", "load")]
-    assert [len(layout["nodes"]) for layout in layouts] == [3, 3 + ELEMENTS]
-    edits = {"edits": [{"op": "add_task", "task": {"id": "mail"}}]}
-    assert list((await client.post(f"{PLAN}/layout", json=edits)).json()["nodes"]) == ["list", "load", "sum", "mail"]
 
 
 async def test_its_elements_are_listed_some_at_a_time(client: httpx.AsyncClient) -> None:

@@ -118,7 +118,6 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/why",
             "/approvals",
             "/budget",
-            "/layout",
             "/tasks",
             "/tasks/{task}",
             "/tasks/{task}/why",
@@ -130,7 +129,6 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
         await ask("GET", "/plans/{plan}/tasks/{task}/logs", **plan, task="a")
         await ask("GET", "/plans/{plan}/files/part", **plan)
-        await ask("POST", "/plans/{plan}/layout", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/proposals", {"requests": ["skip the mail"]}, **plan)  # there is no model

@@ -285,22 +285,6 @@ async def test_edits_are_limited_in_a_minute() -> None:
         assert (await client.post(f"{PLAN}/edits", json={"edits": []})).status_code == 200
 
 
-async def test_the_layout_after_an_edit_is_the_one_that_the_plan_gets() -> None:
-    after = {"op": "add_dependency", "source": "a", "target": "mail"}
-    async with plan_server() as (scene, _), scene.client("operate") as client:
-        await submitted(client, plan_text("a", "b"))
-        await ended(client)
-        before = (await client.get(f"{PLAN}/layout")).json()
-        planned = (await client.post(f"{PLAN}/layout", json={"edits": [ADD, after]})).json()
-        assert {**planned["nodes"], "mail": None} == {**before["nodes"], "mail": None}
-        assert (await client.get(f"{PLAN}/layout")).json() == before
-        await client.post(f"{PLAN}/edits", json={"edits": [ADD, after]})
-        assert (await client.get(f"{PLAN}/layout")).json() == planned
-        refused = await client.post(f"{PLAN}/layout", json={"edits": [{"op": "remove_task", "task_id": "none"}]})
-        problem(refused, 422)
-        assert refused.json()["violations"]
-
-
 async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an order, each of them loads it, and all but one are in vain and begin again."""
     loads = 0

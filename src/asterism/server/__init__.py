@@ -6,7 +6,7 @@
 ``request_guard``       Host and Origin, callers, rates, headers of every answer
 ``problems``            errors as problem documents (RFC 9457)
 ``openapi``             the OpenAPI document, from the same table
-``service_routes``      what it answers beside the operations: health, logins, streams, metrics, layouts of plans
+``service_routes``      what it answers beside the operations: health, logins, streams, metrics
 ``event_stream``        server-sent events, and the feeds of plans and of the fleet, from which they come
 ``http_service``        listens, and stops in good order
 ``gateway_routes``      the HTTP of ``gateway``, which devices without a store ask

@@ -38,7 +38,6 @@ from asterism.fleet.audit_log import AuditLog
 from asterism.fleet.fleet import Fleet
 from asterism.server.event_stream import FleetFeed, PlanFeeds
 from asterism.server.kept_answers import KeptAnswers, KeyedRequest
-from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of
 from asterism.server.request_guard import CredentialEnds, Gate
 
@@ -161,11 +160,6 @@ class ServerState:
     def edited_plans(self) -> EditedPlans:
         """The plans that are edited: their sizes and their order."""
         return EditedPlans()
-
-    @cached_property
-    def plan_layouts(self) -> PlanLayouts:
-        """The layouts of plans, for the page."""
-        return PlanLayouts()
 
     @cached_property
     def audit_log(self) -> AuditLog:

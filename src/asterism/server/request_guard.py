@@ -78,7 +78,7 @@ REQUESTS_AT_ONCE = 32
 """How many requests of one credential may be answered at once, event streams included."""
 
 HEAVY_AT_ONCE = 2
-"""How many of them may be such that take long to compute: drawings, layouts and dry runs. The others wait."""
+"""How many of them may be such that take long to compute: drawings and dry runs. The others wait."""
 
 SECURITY_HEADERS = {
     "content-security-policy": (

@@ -1,8 +1,7 @@
-"""What the server answers beside the operations: health, logins, streams of events, metrics and layouts of plans."""
+"""What the server answers beside the operations: health, logins, streams of events and metrics."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from typing import Annotated, Any
 
@@ -12,25 +11,18 @@ from asterism import __version__
 from asterism.api import documents
 from asterism.api.credentials import SESSION, SESSION_LIFETIME, TOKEN, Credential, LoginRefused, allows
 from asterism.api.documents import Doc
-from asterism.api.local.edit_handlers import check_size, read_batch
 from asterism.api.local.fleet_handlers import metrics_families
-from asterism.api.operation import READ, Line, Name, Number, path_fields
+from asterism.api.operation import Line, Name, path_fields
 from asterism.api.operations import OPERATIONS, Operations
-from asterism.api.plan_operations import MAX_EDITS, Opened
 from asterism.api.request import Request
 from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import CONTENT_TYPE, render
-from asterism.core.json_values import JsonObject
-from asterism.core.plan.constellation import Constellation
 from asterism.core.record import Meta, encode
 from asterism.durable.journal_store import read_head
-from asterism.durable.plan_history import plan_at
-from asterism.durable.stored_plans import read_plan
 from asterism.fleet.audit_log import DONE, AuditEntry
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.event_stream import EventStream
 from asterism.server.people_proxy import PROXY, WORD_LASTS
-from asterism.server.plan_layouts import SMALL
 from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
 
@@ -158,65 +150,6 @@ async def follow_fleet(call: Call) -> Any:
     return EventStream(call, call.server.fleet_feed.events(call.request.headers.get("last-event-id")))
 
 
-# -- the layout of a plan for the page ---------------------------------------------------------------------------------
-
-
-class OpenedQuery(Request):
-    opened: Opened = ""
-
-
-class LayoutQuery(OpenedQuery):
-    version: Annotated[Number | None, Doc("Default: the newest.")] = None
-
-
-class PlannedEdits(Request):
-    edits: Annotated[list[JsonObject], Meta(max_length=MAX_EDITS)]
-
-
-class BentEdge(documents.Document):
-    source: str
-    target: str
-    points: list[tuple[float, float]]
-
-
-class Layout(documents.Document):
-    """Places in pixels: ``nodes`` has the centre of each task and its layer, ``edges`` the bends of dependencies that
-    pass layers."""
-
-    version: int
-    top: float
-    width: float
-    height: float
-    nodes: dict[str, tuple[float, float, int]]
-    edges: list[BentEdge]
-
-
-async def layout(call: Call) -> Any:
-    name, version = call.path["plan"], call.query.version
-    plan: Constellation
-    if version is None:
-        plan = (await read_plan(call.fleet, name)).record.plan
-    else:
-        plan = (await plan_at(call.fleet.store, name, version)).plan
-    return await call.server.plan_layouts.layout(name, plan, call.query.opened.split("|"))
-
-
-async def layout_after(call: Call) -> Any:
-    """Nothing is changed: the edits are applied to a copy."""
-    name = call.path["plan"]
-    batch = await read_batch(call.body.edits)
-    await check_size(call.system, name, batch)
-    plan: Constellation = (await read_plan(call.fleet, name, for_thread=True)).record.plan
-
-    def edit() -> Constellation:
-        edited: Constellation = plan.copy()
-        edited.apply(batch, call.fleet.store.clock())
-        return edited
-
-    edited = edit() if len(plan) <= SMALL else await asyncio.to_thread(edit)
-    return await call.server.plan_layouts.layout_after(name, plan, edited, call.query.opened.split("|"))
-
-
 ENDPOINTS = (
     Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
     Endpoint("GET", "/me", me, "The caller: name and scopes.", needs="known", answer=documents.Me),
@@ -254,25 +187,4 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/metrics", metrics, "Metrics, for Prometheus.", media="application/openmetrics-text"),
     Endpoint("GET", "/events", follow_fleet, "Events of runs, devices and notices.", media="text/event-stream"),
-    Endpoint(
-        "GET",
-        "/plans/{plan}/layout",
-        layout,
-        "Where to draw each task.",
-        READ,
-        LayoutQuery,
-        answer=Layout,
-        heavy=True,
-    ),
-    Endpoint(
-        "POST",
-        "/plans/{plan}/layout",
-        layout_after,
-        "Where to draw each task after some edits.",
-        READ,
-        OpenedQuery,
-        PlannedEdits,
-        Layout,
-        heavy=True,
-    ),
 )

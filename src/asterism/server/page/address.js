@@ -26,14 +26,20 @@ export const address = signal(parseAddress(location.hash));
 addEventListener("hashchange", () => { address.value = parseAddress(location.hash); });
 
 export function go(parts, query) {
-  location.hash = addressOf(parts, query);
+  move("pushState", addressOf(parts, query));
+}
+
+// A document within another one may have no address of its own.
+function move(method, next) {
+  try {
+    history[method](null, "", next);
+  } catch { /* the view changes all the same */ }
+  address.value = parseAddress(next);
 }
 
 // Change filters of the present view. They are remembered in the address, without an entry in the history for each key.
 export function setQuery(changes, { entry = false } = {}) {
   const { parts, query } = address.value;
   const next = addressOf(parts, { ...query, ...changes });
-  if (next === location.hash) return;
-  history[entry ? "pushState" : "replaceState"](null, "", next);
-  address.value = parseAddress(next);
+  if (next !== addressOf(parts, query)) move(entry ? "pushState" : "replaceState", next);
 }

@@ -42,7 +42,7 @@ export function EditComposer({ state, draft, show }) {
       if (retry) await again(batch, dryRun);
       else if (dryRun) {
         const { waits = [] } = await post(["plans", state.name, "edits"], { ...body, dry_run: true });
-        await show(batch);
+        show(batch);
         const wait = waits.length && !approval ? ` It would wait for approval: ${waits.join("; ")}.` : "";
         setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.${wait}` });
       } else {

@@ -1,12 +1,19 @@
 // The graph as a batch of edits would leave it. The server has checked the batch; this only draws it.
+import { layoutOf } from "./layout.js";
 import { edgeKey, emptyMarks } from "./plan_state.js";
 
-// `after` is the layout that the server gives to the outcome: the plan will look so once the batch is applied.
-export function preview(view, layout, edits, after) {
+// Whether a plan has the tasks that edits are about: an edit that has waited may not fit the plan any more.
+export function fits(view, edits) {
+  const known = new Set([...view.tasks, ...edits.map((edit) => edit.task)].map((task) => task?.id));
+  return edits.every((edit) => [edit.task_id, edit.source, edit.target].every((id) => id === undefined || known.has(id)));
+}
+
+export function preview(view, layout, edits) {
   const tasks = new Map(view.tasks.map((task) => [task.id, task]));
   const edges = new Map(view.dependencies.map((edge) => [edgeKey(edge), edge]));
   const marks = { ...emptyMarks(), doomed: new Set(), stopped: new Set(), cut: new Set(), planned: new Map() };
   for (const edit of edits) apply(edit, tasks, edges, marks);
+  const after = layoutOf({ tasks: [...tasks.values()].filter((task) => !marks.doomed.has(task.id)), dependencies: [...edges.values()].filter((edge) => !marks.cut.has(edgeKey(edge))) }, layout);
   // Removed tasks and dependencies stay in the drawing, marked as such, so that one sees what would go.
   const nodes = { ...layout.nodes, ...after.nodes };
   const bends = [...after.edges, ...layout.edges.filter((edge) => marks.cut.has(edgeKey(edge)))];

@@ -48,7 +48,7 @@ export function EditRequest({ state, draft, show }) {
     if (!open()) return;
     draft.value = { ...draft.value, edits: proposal.outcome.edits, rounds: [...rounds, { text: text.trim(), proposal }] };
     setText("");
-    await show(proposal.outcome.edits.length ? proposal.outcome.edits : null);
+    show(proposal.outcome.edits.length ? proposal.outcome.edits : null);
   });
   const apply = () => during("The edits are applied…", async () => {
     const reason = rounds.map((round) => round.text).join("; ").slice(0, LONGEST_REASON);

@@ -13,6 +13,7 @@ import { PlanState } from "./plan_state.js";
 import { PlanView } from "./plan_view.js";
 import { PlansView } from "./plans_view.js";
 import { SubmitView } from "./submit_view.js";
+import { ThemeButton } from "./theme.js";
 import { TimeTravel } from "./time_travel.js";
 import { TimelineView } from "./timeline_view.js";
 import { html, render, signal, useEffect, useMemo, useState } from "./ui.js";
@@ -22,18 +23,8 @@ const VIEWS = { graph: "Plan", timeline: "Timeline", edits: "Edits" };
 const KEYS = [["/", "search tasks"], ["g, then arrow keys", "walk through the graph"], ["Enter", "open a task"], ["Escape", "close the drawer"], ["+  −  0", "zoom in, zoom out, fit"],
   ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["a", "ask a model for a change"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["n", "new plan"], ["[  ]", "earlier, later version"], ["?", "this list"]];
 
-// -- theme: as the system has it, unless the person chose one ---------------------------------------------------------
-const theme = signal(localStorage.getItem("asterism-theme") ?? "");
-function setTheme(name) {
-  theme.value = name;
-  if (name) localStorage.setItem("asterism-theme", name);
-  else localStorage.removeItem("asterism-theme");
-  document.documentElement.dataset.theme = name;
-}
-document.documentElement.dataset.theme = theme.value;
 // Why somebody who is known may do nothing: a person without a group, behind a proxy.
 const denied = signal("");
-const isDark = () => theme.value === "dark" || (!theme.value && matchMedia("(prefers-color-scheme: dark)").matches);
 
 function Page() {
   const { parts } = address.value;
@@ -68,7 +59,7 @@ function Header({ plan, view, help }) {
     ${plan && html`<nav class="plan-nav" aria-label=${`Plan ${plan}`}><span class="plan-name" title=${plan}>${plan}</span>${Object.entries(VIEWS).map(([name, text]) => link(text, ["plans", plan, name]))}</nav>`}
     <span class="spring"></span>
     <${Person} />
-    <button class="plain" onClick=${() => setTheme(isDark() ? "light" : "dark")} aria-label=${isDark() ? "Light theme" : "Dark theme"} title=${isDark() ? "Light theme" : "Dark theme"}>${isDark() ? "☀" : "☾"}</button>
+    <${ThemeButton} />
     <button class="plain" onClick=${help} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">?</button></header>`;
 }
 

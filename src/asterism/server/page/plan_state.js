@@ -1,5 +1,6 @@
 // The plan that is shown: its view, layout and events. One signal per task, so that an event redraws one task.
 import { connection, follow, get, isAway } from "./api.js";
+import { layoutOf } from "./layout.js";
 import { knowsPlan, readPermissions } from "./permissions.js";
 import { batch, signal } from "./ui.js";
 
@@ -7,6 +8,7 @@ const CALM = 400; // ms between two readings of the view while events arrive
 const CALM_LARGE = 1_000; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, number) => sum + number, 0);
+const MOST_LAYOUTS = 50;
 const CLAIMS_AGE = 5_000;
 const TAKEN_AGE = 1_000; // ms between two readings while tasks wait for a device: no event tells that one took them
 export const FADE = 8_000; // ms that a change stays marked
@@ -34,6 +36,7 @@ export class PlanState {
   #reading = false;
   #pending = new Map();
   #updated = new Set(); // tasks that edits have changed since the last reading of the view
+  #layouts = new Map(); // by version, of the groups that are open
   #claimed = { key: "", at: 0, byId: new Map() };
 
   close() {
@@ -80,10 +83,7 @@ export class PlanState {
       const view = { ...read, opened };
       const before = this.view.peek();
       const known = this.layout.peek();
-      const stale = !known || known.version !== view.version || this.name !== known.plan || known.opened !== opened;
-      const layout = stale
-        ? { ...(await get(["plans", this.name, "layout"], { opened, version: wanted })), plan: this.name, opened }
-        : known;
+      const layout = known?.version === view.version && known.opened === opened && view.tasks.every((task) => known.nodes[task.id]) ? known : this.#laidOut(view, known);
       if (wanted === null && view.cycles?.length) view.cycles = await this.#claims(view.cycles);
       if (outdated()) return;
       this.#show(view, layout, before, known);
@@ -97,6 +97,19 @@ export class PlanState {
     } finally {
       this.#reading = false;
     }
+  }
+
+  // The layout of a version that was seen is kept; that of another starts from the nearest one, so that an edit moves as
+  // little as possible.
+  #laidOut(view, known) {
+    if (known?.opened !== view.opened) this.#layouts.clear();
+    const { version, opened } = view;
+    if (!view.tasks.every((task) => this.#layouts.get(version)?.nodes[task.id])) {
+      const near = [...this.#layouts.keys()].sort((one, other) => Math.abs(one - version) - Math.abs(other - version))[0];
+      this.#layouts.set(version, { ...layoutOf(view, this.#layouts.get(near) ?? known), version, opened });
+      if (this.#layouts.size > MOST_LAYOUTS) this.#layouts.delete(this.#layouts.keys().next().value);
+    }
+    return this.#layouts.get(version);
   }
 
   // The journal knows which cycles are open; who has claimed one is known to the process that runs the plan. It is asked

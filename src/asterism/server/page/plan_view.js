@@ -1,10 +1,9 @@
 // The view of a plan: its graph with search, filters and folds, the drawer of a task, and the composer of edits.
 import { address, setQuery } from "./address.js";
-import { post } from "./api.js";
 import { Approval } from "./approval.js";
 import { EditComposer } from "./edit_composer.js";
 import { draftOf } from "./edit_draft.js";
-import { preview } from "./edit_preview.js";
+import { fits, preview } from "./edit_preview.js";
 import { EMPTY_REQUEST, EditRequest } from "./edit_request.js";
 import { Graph } from "./graph.js";
 import { FINISHED, collapsedGroups } from "./graph_folds.js";
@@ -25,7 +24,7 @@ export function PlanView({ state, draft }) {
   const layout = state.layout.value;
   const controls = useRef(null);
   const search = useRef(null);
-  const [planned, setPlanned] = useState(null); // {edits, after}: an outcome that the graph shows
+  const [planned, setPlanned] = useState(null); // the edits whose outcome the graph shows
   const finished = query.finished === "1";
   const [folded, opened] = [query.folded, query.opened].map((names) => (names ?? "").split("|").filter(Boolean));
   const collapsed = useMemo(() => collapsedGroups(view.tasks, folded, opened), [query.folded, query.opened, view.dependencies]);
@@ -36,19 +35,19 @@ export function PlanView({ state, draft }) {
     if (fitted.current !== layout.opened) controls.current?.fitAll();
     fitted.current = layout.opened;
   }, [layout.opened]);
-  const shown = useMemo(() => (planned ? preview(view, layout, planned.edits, planned.after) : { view, layout, marks: null }), [view, layout, planned]);
+  const shown = useMemo(() => (planned ? preview(view, layout, planned) : { view, layout, marks: null }), [view, layout, planned]);
   const select = (task) => { draft.value = draft.value?.edits.length || draft.value?.rounds?.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
   // The graph shows what edits would make of the plan, and moves only if that would be out of sight.
-  const show = async (edits) => {
-    if (edits === null) return setPlanned(null);
-    setPlanned({ edits, after: await post(["plans", state.name, "layout"], { edits }, { opened: query.opened }) });
+  const show = (edits) => {
+    setPlanned(edits);
+    if (edits === null) return;
     const changed = edits.flatMap((edit) => [edit.task?.id, edit.task_id, edit.source, edit.target]).filter(Boolean);
     requestAnimationFrame(() => controls.current?.revealAll(changed));
   };
   const editable = state.version === null && may("edit_plan");
   const waiting = state.version === null ? (view.approvals ?? []).find((one) => String(one.id) === query.approval) : undefined;
   useEffect(() => {
-    if (waiting && !waiting.task) show(waiting.batch.edits).catch(() => setPlanned(null)); // it may not fit the plan any more
+    if (waiting && !waiting.task && fits(view, waiting.batch.edits)) show(waiting.batch.edits);
     return () => setPlanned(null);
   }, [waiting?.id, waiting && view.version]);
   useEffect(() => { if (query.task) requestAnimationFrame(() => controls.current?.reveal(query.task)); }, [query.task]);

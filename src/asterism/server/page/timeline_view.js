@@ -78,7 +78,7 @@ export function TimelineView({ state, select }) {
   const { history, turn, problem } = useHistory(state);
   const frame = useRef(null);
   const width = useWidth(frame);
-  const running = !ENDED_STATES.has(view.state) && state.version === null;
+  const running = !ENDED_STATES.has(view.state) && state.version === null && view.as_of === undefined;
   const [now, setNow] = useState(Date.now() / 1000);
   useEffect(() => {
     if (!running) return undefined;
@@ -89,7 +89,7 @@ export function TimelineView({ state, select }) {
   const shown = useMemo(() => history.until(state.version === null ? null : past), [history, turn, past, state.version]);
   const known = shown.bounds();
   const begin = known.start;
-  const end = running ? Math.max(now, known.end) : state.version !== null ? Math.max(past, begin) : known.end;
+  const end = running ? Math.max(now, known.end) : state.version !== null ? Math.max(past, begin) : Math.max(known.end, view.as_of ?? known.end);
   const zoom = Math.max(1, Number(query.zoom) || 1);
   const zoomBy = (factor) => setQuery({ zoom: String(Math.min(200, Math.max(1, Math.round(zoom * factor * 10) / 10))) });
   const empty = !shown.executions.size;
