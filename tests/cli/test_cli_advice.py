@@ -58,11 +58,6 @@ def test_so_is_every_other_file(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert why in result.stderr or "is a directory" in result.stderr  # click's own words
 
 
-def test_a_drawing_that_cannot_be_written_is_refused_before_the_plan_is_read(tmp_path: Path) -> None:
-    result = asterism("show", str(tmp_path / "no-plan.yaml"), "--svg", str(tmp_path / "absent" / "plan.svg"))
-    assert "there is no directory" in result.stderr
-
-
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 

@@ -247,7 +247,7 @@ def test_an_editor_repairs_a_plan(tmp_path: Path) -> None:
     assert "edit by repair applied: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
     assert "cycle 1 closed" in lines
     assert "Edits accepted       1\n" in result.stdout
-    assert "add task &#x27;rebuild&#x27;" in page.read_text("utf-8")
+    assert "add task 'rebuild'" in page.read_text("utf-8")
 
 
 def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_path: Path) -> None:

@@ -286,8 +286,6 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "show": [
             case(scene.plan),
             case(scene.plan, "--mermaid", json=False),
-            case(scene.plan, "--svg", "-", json=False),
-            case(scene.plan, "--svg", f"{scene.folder}/{FILE}/x.svg", json=False),
             case(NAME),
             *(case(path, json=False) for path in scene.mistakes),
         ],

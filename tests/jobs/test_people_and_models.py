@@ -41,7 +41,7 @@ def test_11_200_tasks_on_a_server_are_watched_edited_and_read_again(desk: Desk) 
             read_until(process, "wide started with")
             assert "wide ended: completed" in desk.sh("plan watch wide --plain", **there)
             assert ended(process)[0] == 0
-        assert "each  200 completed" in desk.sh("plan show wide", **there)  # one task, until it is opened
+        assert "each  completed  200 completed" in desk.sh("plan show wide", **there)  # one task, until it is opened
         assert "201 tasks, 200 dependencies" in desk.sh("plan show wide --open each", **there)
         desk.sh('plan edit wide --add \'{"id": "two", "shell": "echo 2", "after": "each"}\' --reason more', **there)
         assert "two" not in desk.sh("plan history wide 0", **there)

@@ -1,4 +1,4 @@
-"""A result becomes a report: bars, cycles, holds, rows, edits and stories, and figures that are the summary's."""
+"""A result becomes the documents of a report: tasks, executions, cycles, edits, stories, output and figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
-from asterism.core.history import PlanEntry
-from asterism.report import Report
-from asterism.report.result_report import PlanOrigin, Recording, execution_bars, report_of, write_report
+from asterism.report import result_report
+from asterism.report.result_report import MOST_LINES, EarlierRun, PlanOrigin, Recording, report_of, write_report
 from asterism.report.result_summary import failure_reasons, figures, result_json, summary_lines
 from asterism.testing.virtual_time import SimLoop
 
@@ -45,7 +44,7 @@ def simulated(plan: Constellation, devices: Sequence[LocalDevice], **options: An
         loop.close()
 
 
-def repaired() -> tuple[Result, Report]:
+def repaired() -> tuple[Result, Any]:
     """`build` fails and is replaced; `pdf` and `proof` are taken out; one answer is rejected first."""
     plan = Constellation("release")
     plan.add(Task("fetch", call=work))
@@ -78,9 +77,14 @@ def near(value: float, wanted: float) -> bool:
     return abs(value - wanted) < 1e-3
 
 
-def test_every_execution_is_a_bar() -> None:
-    _, report = repaired()
-    told = [(bar.task, bar.outcome, round(bar.start - report.started_at, 2)) for bar in report.executions]
+def executions(report: Any) -> list[Any]:
+    return [change for change in report["changes"] if change["kind"] == "task" and "started_at" in change]
+
+
+def test_every_execution_is_an_event() -> None:
+    result, report = repaired()
+    since = result.plan.started_at or 0.0
+    told = [(one["task"], one["status"], round(one["started_at"] - since, 2)) for one in executions(report)]
     assert told == [
         ("fetch", "completed", 0.0),
         ("build", "failed", 1.5),
@@ -88,29 +92,27 @@ def test_every_execution_is_a_bar() -> None:
         ("rebuild", "completed", 4.5),
         ("pack", "completed", 6.0),
     ]
-    assert {(bar.device, bar.slot) for bar in report.executions} == {("laptop", 1)}
+    assert {one["device"] for one in executions(report)} == {"laptop"}
 
 
 def test_cycles_and_holds() -> None:
     _, report = repaired()
-    assert [(cycle.id, cycle.triggers, cycle.outcome, cycle.edits) for cycle in report.cycles] == [
-        (1, ("fetch",), "empty", 0),
-        (2, ("build",), "accepted", 4),
-        (3, ("rebuild",), "empty", 0),
-        (4, ("pack",), "empty", 0),
+    cycles = [change for change in report["changes"] if change["kind"] == "cycle"]
+    assert [(one["cycle"], one["tasks"], one["what"]) for one in cycles] == [
+        (cycle, [task], what)
+        for cycle, task in enumerate(("fetch", "build", "rebuild", "pack"), 1)
+        for what in ("opened", "closed")
     ]
-    assert near(report.cycles[1].closed - report.cycles[1].opened, 1.0)
-    assert [(hold.task, hold.cycle) for hold in report.holds] == [("build", 1), ("pack", 3)]
+    assert near(cycles[3]["at"] - cycles[2]["at"], 1.0)
+    reviews = [change["task"] for change in report["changes"] if change.get("review")]
+    assert reviews == ["fetch", "rebuild"], "below these tasks were held"
 
 
-def test_tasks_that_were_removed_are_still_listed_and_drawn_below_what_they_waited_for() -> None:
+def test_tasks_that_were_removed_are_still_in_the_report_below_what_they_waited_for() -> None:
     result, report = repaired()
-    rows = {row.id: row for row in report.tasks}
+    tasks = {task["id"]: task for task in report["plan"]["tasks"]}
     assert "pdf" not in result.plan
-    assert rows["pdf"].status == rows["proof"].status == "removed"
-    assert "build again; and no PDF" in rows["pdf"].reason
-    drawn_tasks = {drawn_task.id: drawn_task.status for drawn_task in report.picture.tasks}
-    assert drawn_tasks == {
+    assert {task: document["status"] for task, document in tasks.items()} == {
         "fetch": "completed",
         "build": "failed",
         "pack": "completed",
@@ -118,43 +120,43 @@ def test_tasks_that_were_removed_are_still_listed_and_drawn_below_what_they_wait
         "pdf": "removed",
         "proof": "removed",
     }
-    assert {("pack", "pdf"), ("pdf", "proof")} <= {(line.source, line.target) for line in report.picture.edges}
+    assert "build again; and no PDF" in tasks["pdf"]["reason"]
+    edges = {(edge["source"], edge["target"]) for edge in report["plan"]["dependencies"]}
+    assert {("pack", "pdf"), ("pdf", "proof")} <= edges
+    assert report["tasks"]["pdf"]["story"]
 
 
-def test_rows_tell_how_each_task_ended() -> None:
+def test_documents_tell_how_each_task_ended() -> None:
     _, report = repaired()
-    rows = {row.id: row for row in report.tasks}
-    assert (rows["build"].status, rows["build"].attempts, rows["build"].reason) == (
-        "failed",
-        2,
-        "RuntimeError: no luck",
-    )
-    assert (rows["pack"].value, rows["pack"].device) == ("done", "laptop")
-    stories = dict(report.stories)
-    assert [line.what for line in stories["build"]] == ["started", "attempt failed", "started", "failed"]
+    tasks, details = {task["id"]: task for task in report["plan"]["tasks"]}, report["tasks"]
+    assert (tasks["build"]["status"], tasks["build"]["attempts"]) == ("failed", 2)
+    assert tasks["build"]["reason"] == "RuntimeError: no luck"
+    assert (details["pack"]["result"], tasks["pack"]["device"], tasks["pack"]["name"]) == ("done", "laptop", "pack it")
+    story = [line["what"] for line in details["build"]["story"]]
+    assert story == ["started", "attempt failed", "started", "failed"]
 
 
 def test_edits_are_shown_with_author_reason_and_outcome() -> None:
     _, report = repaired()
-    rejected, accepted = report.edits
-    assert (rejected.outcome, rejected.version, rejected.author) == ("rejected", None, "repair")
-    assert "there is no task 'nothing'" in rejected.violations[0]
-    assert (accepted.outcome, accepted.version, accepted.author) == ("accepted", 1, "repair")
-    assert accepted.reason == "build again; and no PDF"
-    assert accepted.operations == (
+    [accepted], [rejected] = report["versions"]["items"], report["versions"]["rejected"]
+    assert rejected["author"] == "repair"
+    assert rejected["violations"][0]["rule"] == "unknown_task"
+    assert "there is no task 'nothing'" in rejected["violations"][0]["message"]
+    assert (accepted["version"], accepted["author"]) == (1, "repair")
+    assert accepted["reason"] == "build again; and no PDF"
+    assert accepted["changes"] == [
         "add task 'rebuild'",
         "add dependency 'rebuild' -> 'pack' on success",
         "remove dependency 'build' -> 'pack'",
         "remove task 'pdf' and what depends on it",
-    )
+    ]
 
 
 def test_a_report_without_a_recording_knows_less_and_does_not_fail() -> None:
     result, _ = repaired()
-    report = report_of(result)
-    [accepted] = report.edits
-    assert (accepted.version, accepted.author, accepted.outcome) == (1, "repair", "accepted")
-    assert "add task 'rebuild'" in accepted.operations[0]
+    [accepted] = report_of(result)["versions"]["items"]
+    assert (accepted["version"], accepted["author"]) == (1, "repair")
+    assert "add task 'rebuild'" in accepted["changes"][0]
 
 
 def test_an_edit_made_straight_on_the_plan_is_in_the_report_too() -> None:
@@ -165,8 +167,8 @@ def test_an_edit_made_straight_on_the_plan_is_in_the_report_too() -> None:
 
     plan.add(Task("change", call=change))
     result, recording = simulated(plan, [LocalDevice("laptop")])
-    [accepted] = report_of(result, recording).edits
-    assert (accepted.version, accepted.author) == (1, "me")
+    [accepted] = report_of(result, recording)["versions"]["items"]
+    assert (accepted["version"], accepted["author"]) == (1, "me")
 
 
 def test_figures_are_those_of_the_summary() -> None:
@@ -180,7 +182,7 @@ def test_figures_are_those_of_the_summary() -> None:
     assert told["Parallelism W/L"] == "1.67"
     assert told["Time under hold"] == "1.0 s"
     assert (told["Edits accepted"], told["Edits rejected"], told["Edit cycles"]) == ("1", "1", "4")
-    assert dict(report.figures).items() <= told.items()
+    assert dict(report["summary"]["figures"]).items() <= told.items()
     assert [re.split(r"  +", line.plain)[0] for line in summary_lines(result)] == list(told)
     assert failure_reasons(result) == ["build failed: RuntimeError: no luck"]
 
@@ -206,82 +208,23 @@ def test_provisional_and_revoked_executions() -> None:
         return EditBatch((edits.UpdateTask("two", description="changed"),)) if first else None
 
     result, recording = simulated(plan, [LocalDevice("laptop")], editor=late, policy="speculative")
-    bars = [(bar.task, bar.outcome, bar.provisional) for bar in report_of(result, recording).executions]
+    bars = [(one["task"], one["status"], one["provisional"]) for one in executions(report_of(result, recording))]
     assert bars == [
         ("one", "completed", False),
-        ("two", "revoked", True),
+        ("two", "cancelled", True),
         ("two", "completed", False),
         ("three", "completed", True),
     ]
 
 
-def story(*entries: tuple[float, str, str]) -> list[PlanEntry]:
-    return [PlanEntry(at, what, task, "laptop" if what.startswith("started") else "") for at, what, task in entries]
-
-
-def test_slots_are_given_greedily() -> None:
-    bars = execution_bars(
-        story(
-            (0, "started", "a"),
-            (0, "started", "b"),
-            (1, "completed", "a"),
-            (1, "started", "c"),
-            (2, "started", "d"),
-            (3, "completed", "b"),
-            (4, "failed", "c"),
-        ),
-        5.0,
-        {},
-    )
-    assert [(bar.task, bar.slot, bar.end, bar.outcome) for bar in bars] == [
-        ("a", 1, 1, "completed"),
-        ("b", 2, 3, "completed"),
-        ("c", 1, 4, "failed"),
-        ("d", 3, 5.0, "cancelled"),
-    ]
-
-
-def test_an_execution_is_shown_on_the_device_that_it_was_in_the_end() -> None:
-    told = story((0, "started", "a"), (1, "put back", "a"), (2, "started", "a"), (2, "started", "b"))
-    bars = execution_bars(told, 5.0, {"a": "kitchen"})
-    assert [(bar.task, bar.device) for bar in bars] == [("a", "laptop"), ("a", "kitchen"), ("b", "laptop")]
-
-
-def test_what_the_story_says_of_executions_that_end_in_odd_ways() -> None:
-    bars = execution_bars(
-        story(
-            (0, "started", "a"),
-            (1, "put back", "a"),
-            (2, "started", "a"),
-            (3, "cancelled", "a"),
-            (3, "abandoned", "a"),
-            (4, "late result refused", "a"),
-            (0, "started provisionally", "b"),
-            (1, "completed provisionally", "b"),
-            (2, "revoked", "b"),
-            (0, "started provisionally", "c"),
-            (1, "completed provisionally", "c"),
-            (2, "confirmed", "c"),
-            (2, "completed", "c"),
-            (9, "cancelled", "never-started"),
-        ),
-        5.0,
-        {},
-    )
-    assert [(bar.task, bar.start, bar.end, bar.outcome) for bar in bars] == [
-        ("a", 0, 1, "cancelled"),
-        ("b", 0, 1, "revoked"),
-        ("c", 0, 1, "completed"),
-        ("a", 2, 3, "cancelled"),
-    ]
-
-
-def test_values_are_shown_in_short() -> None:
+def test_values_and_output_are_shown_in_short() -> None:
     plan = Constellation("values")
-    values: dict[str, Any] = {"text": "short", "long": "x" * 1000, "list": list(range(1000)), "none": None}
+    values: dict[str, Any] = {"text": "short", "long": "x" * 10_000, "list": list(range(10_000)), "none": None}
 
     def giving(value: Any) -> Callable[[], Any]:
         async def give() -> Any:
+            for number in range(600):
+                print(number)
             return value
 
         return give
@@ -289,15 +232,52 @@ def test_values_are_shown_in_short() -> None:
     for name, value in values.items():
         plan.add(Task(name, call=giving(value)))
     result, recording = simulated(plan, [LocalDevice("laptop")])
-    shown = {row.id: row.value for row in report_of(result, recording).tasks}
-    assert shown["text"] == "short"
-    assert shown["none"] == ""
-    assert len(shown["long"]) < 200
+    report = report_of(result, recording)
+    shown = {task: details["result"] for task, details in report["tasks"].items()}
+    assert (shown["text"], shown["none"]) == ("short", None)
+    assert shown["long"].endswith("… (10,000 characters)")
     assert shown["list"].startswith("[0, 1, 2")
-    assert len(shown["list"]) < 100
+    assert len(shown["list"]) < 1000
+    [attempt] = report["logs"]["text"]
+    assert (len(attempt["lines"]), attempt["left_out"], attempt["lines"][-1][1]) == (MOST_LINES, 100, "599")
 
 
-def test_the_page_is_written(tmp_path: Path) -> None:
+def test_the_output_of_all_tasks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_report, "LARGEST_OUTPUT", 1000)
+
+    async def talk() -> None:
+        print("x" * 900)
+
+    plan = Constellation("talks")
+    for number in range(4):
+        plan.add(Task(f"t{number}", call=talk))
+    result, _ = simulated(plan, [LocalDevice("laptop")])
+    logs = report_of(result)["logs"]
+    assert [(len(attempt["lines"]), attempt["left_out"]) for [attempt] in logs.values()] == [(1, 0)] * 2 + [(0, 1)] * 2
+
+
+def test_how_long_it_took_is_compared_with_earlier_plans_of_the_file() -> None:
+    plan = Constellation("release")
+    plan.add(Task("a", call=work))
+    result, _ = simulated(plan, [LocalDevice("laptop")])
+
+    def took(*seconds: float | None) -> str:
+        runs = [
+            EarlierRun(f"r{turn}", "completed", 0.0, end) if end else EarlierRun("failed", "failed", 0.0, 9.0)
+            for turn, end in enumerate(seconds)
+        ]
+        summary = report_of(result, origin=PlanOrigin("release.yaml", {}, runs))["summary"]
+        assert [run["took"] for run in summary["earlier"]] == [end or 9.0 for end in seconds]
+        return str(summary["took"])
+
+    assert took() == "after 1.0 s"
+    assert took(None) == "after 1.0 s", "it says nothing that one failed sooner"
+    assert took(0.5) == "after 1.0 s, 500 ms longer than the earlier run that completed (500 ms)"
+    assert took(1.01, None) == "after 1.0 s, about as long as the earlier run that completed (1.0 s)"
+    assert took(2.0, 3.0, 9.0) == "after 1.0 s, 2.0 s shorter than the median of 3 earlier runs that completed (3.0 s)"
+
+
+def test_the_file_is_written(tmp_path: Path) -> None:
     plan = Constellation("release")
     plan.add(Task("a", call=work))
     result, recording = simulated(plan, [LocalDevice("laptop")])
@@ -337,8 +317,8 @@ def test_parameters_are_in_the_report_without_secrets(monkeypatch: pytest.Monkey
         "mirrors": ["https://user:hunter22@h/x", "postgresql://user:hunter22@h/x"],
     }
     report = report_of(result, origin=PlanOrigin("nightly.yaml", params))
-    assert report.file == "nightly.yaml"
-    assert report.params == (
+    assert report["summary"]["file"] == "nightly.yaml"
+    assert tuple(report["summary"]["params"]) == (
         ("day", "2026-11-19"),
         ("count", "3"),
         ("places", '["a", "b"]'),

@@ -96,11 +96,6 @@ async def test_a_large_plan_is_shown_explained_and_drawn_beside_the_loop(large_p
         store = scene.fleet.store
         _, writes = await asyncio.to_thread(insertion, store, *unstarted(large_plan, {}))
         await store.commit(writes)
-        layout = (await client.get(f"{PLAN}/layout")).json()
-        assert len(layout["nodes"]) == 6000
-        edits = [{"op": "add_task", "task": {"id": "mail", "argv": ["true"]}}]
-        edited = await client.post(f"{PLAN}/layout", json={"edits": edits})
-        assert len(edited.json()["nodes"]) == 6001
         drawing = await client.get(f"{PLAN}/drawing", params={"form": "mermaid"})
         assert "task-5999" in drawing.json()["text"]
         assert len((await client.get(PLAN)).json()["tasks"]) == 6000
@@ -118,11 +113,11 @@ async def test_two_heavy_requests_of_a_credential_are_computed_at_once_and_other
         async with contextlib.AsyncExitStack() as held, scene.client(token=token) as busy, scene.client() as other:
             for _ in range(2):
                 await held.enter_async_context(scene.state.gate.heavy(caller))
-            paths = "", "/copy", "/why", "/layout", "/drawing?form=svg", "/files", "/versions/0"
+            paths = "", "/copy", "/why", "/drawing?form=mermaid", "/files", "/versions/0"
             waiting = [asyncio.create_task(busy.get(f"{PLAN}{path}")) for path in paths]
             for _ in range(10):
                 await asyncio.sleep(0)  # those that need not wait go on: the store is in memory
-                assert (await other.get(f"{PLAN}/layout")).status_code == 200
+                assert (await other.get(f"{PLAN}/drawing")).status_code == 200
                 assert (await busy.get(f"{PLAN}/tasks")).status_code == 200  # only those that take long wait
             assert not any(job.done() for job in waiting)
             await held.aclose()

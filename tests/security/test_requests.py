@@ -236,7 +236,7 @@ async def test_unknown_paths_and_methods_are_problems_too() -> None:
         problem(await client.get(f"{ME}?x=1&x=2"), 400)
 
 
-@pytest.mark.parametrize("path", ["", "/story", "/changes", "/events", "/versions", "/layout", "/cycles", "/tasks/a"])
+@pytest.mark.parametrize("path", ["", "/story", "/changes", "/events", "/versions", "/cycles", "/tasks/a"])
 async def test_an_unknown_plan_tells_neither_the_store_nor_other_plans(path: str) -> None:
     async with server_scene() as scene, scene.client("edit:n-*") as client:
         await insert_plan(scene.fleet.store, chain("a"))

@@ -151,7 +151,7 @@ class ShowVersion(OnePlan):
 class DrawPlan(OnePlan):
     """``width`` is how many cells a line of a ``text`` may take."""
 
-    form: Literal["text", "mermaid", "svg"] = "text"
+    form: Literal["text", "mermaid"] = "text"
     width: Annotated[int, Meta(ge=1, le=10_000)] = 80
     version: Annotated[Number | None, Doc("Default: as it is now.")] = None
     opened: Opened = ""

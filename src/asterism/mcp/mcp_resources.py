@@ -12,18 +12,16 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any
 from urllib.parse import quote, unquote
 
 from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean
-from asterism.core import record
-from asterism.core.record import Record, asdict, encode_json
+from asterism.core.record import encode_json
 from asterism.durable.stored_plans import logs_of_tasks, read_plan
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases, fleet_aliases
@@ -38,10 +36,6 @@ _URI = re.compile(r"asterism://plans/([^/?#]+)(?:/(story|report))?")
 
 MOST_LISTED = 200
 """How many plans are listed as resources; the others can be read by their address."""
-
-
-_WITH_DEVICES = frozenset({"device", "note", "reason", "why", "operations", "violations"})
-"""The fields of the data of a report that may name devices."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +79,8 @@ async def _report(system: LocalSystem, name: str, aliases: DeviceAliases) -> str
         stored.record.head.file, stored.record.head.params
     )  # who may read this plan may not list others
     return await asyncio.to_thread(
-        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ()), origin), aliases))
+        lambda: report(aliases.document(report_of(result, None, lambda task: logs.get(task, ()), origin)))
     )
-
-
-def _with_aliases(value: Any, aliases: DeviceAliases, field: str = "") -> Any:
-    """The data of a report with aliases in place of the names of devices."""
-    if isinstance(value, str):
-        return aliases.text(value) if field in _WITH_DEVICES else value
-    if isinstance(value, tuple):
-        return tuple(_with_aliases(item, aliases, field) for item in value)
-    if isinstance(value, Record):
-        parts = asdict(value).items()
-        return record.replace(value, **{name: _with_aliases(part, aliases, name) for name, part in parts})
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{part.name: _with_aliases(getattr(value, part.name), aliases, part.name) for part in fields(value)}
-        )
-    return value
 
 
 RESOURCES = (

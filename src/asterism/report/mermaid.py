@@ -6,7 +6,7 @@ import json
 import re
 
 from asterism.base.text import clean
-from asterism.report.picture import STATUSES, DrawnTask, Graph, Picture
+from asterism.report.picture import STATUSES, DrawnTask, Picture
 
 # Kept as they are: letters and digits, spaces, a few harmless signs, and hyphen, dot and underscore inside a
 # word. Everything else could mean something to Mermaid, or to the Markdown that it finds in labels.
@@ -38,14 +38,15 @@ def mermaid(picture: Picture) -> str:
 
     Raises `ValueError` for a picture that is not a graph without cycles.
     """
-    graph = Graph.of(picture)
+    picture.in_order()  # it has no cycle
+    numbers = {drawn_task.id: number for number, drawn_task in enumerate(picture.tasks)}
     lines = ["---", f"title: {json.dumps(clean(picture.title), ensure_ascii=False)}", "---", "flowchart LR"]
     lines += [
         f'  n{number}["{_words(drawn_task)}"]:::{_class(drawn_task)}' for number, drawn_task in enumerate(picture.tasks)
     ]
-    for (source, target), line in zip(graph.edges, picture.edges, strict=True):
+    for line in picture.edges:
         label = f'|"{_escape(line.words)}"|' if line.words else ""
-        lines.append(f"  n{source} -->{label} n{target}")
+        lines.append(f"  n{numbers[line.source]} -->{label} n{numbers[line.target]}")
     lines += [f"  classDef {status} {style}" for status, style in _CLASSES.items()]
     lines += _link_styles(picture)
     return "\n".join(lines) + "\n"

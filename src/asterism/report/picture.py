@@ -1,14 +1,11 @@
-"""The picture of a plan: its tasks and dependencies at one moment, as plain data, and their graph.
-
-In the graph, tasks are numbered by their position in the picture, so that later steps work on small integers. All walks
-are loops over explicit lists: a chain of many thousand tasks is as safe as a short one.
-"""
+"""The picture of a plan: its tasks and dependencies at one moment, as plain data."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from asterism.base.text import clean, masked_url, shorten
@@ -76,6 +73,28 @@ class Picture(Record):
     title: str
     tasks: tuple[DrawnTask, ...]
     edges: tuple[DrawnEdge, ...]
+
+    @property
+    def incoming(self) -> dict[str, list[DrawnEdge]]:
+        """The edges that lead to each task."""
+        incoming: dict[str, list[DrawnEdge]] = {drawn_task.id: [] for drawn_task in self.tasks}
+        if len(incoming) < len(self.tasks):
+            raise ValueError("two tasks of the picture have the same id")
+        for edge in self.edges:
+            for end in (edge.source, edge.target):
+                if end not in incoming:
+                    raise ValueError(f"a line names the task {end!r}, which is not in the picture")
+            incoming[edge.target].append(edge)
+        return incoming
+
+    def in_order(self) -> list[DrawnTask]:
+        """The tasks, each after those that it depends on."""
+        tasks = {drawn_task.id: drawn_task for drawn_task in self.tasks}
+        parents = {task: [edge.source for edge in edges] for task, edges in self.incoming.items()}
+        try:
+            return [tasks[task] for task in TopologicalSorter(parents).static_order()]
+        except CycleError as error:
+            raise ValueError(f"the lines form a cycle: {' → '.join(error.args[1])}") from None
 
 
 def count_by_status(drawn_tasks: Iterable[DrawnTask]) -> list[tuple[str, int]]:
@@ -174,89 +193,3 @@ def _action(task: Task) -> str:
     if task.call is None:
         return ""
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"
-
-
-class Graph(Record):
-    """A directed acyclic graph.
-
-    `edges` keeps the picture's lines in their order, doubles included; `parents` and `children` name each
-    neighbour once. `order` is topological. `layers` holds for each task the length of the longest path that
-    leads to it.
-    """
-
-    edges: tuple[tuple[int, int], ...]
-    parents: tuple[tuple[int, ...], ...]
-    children: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-    layers: tuple[int, ...]
-
-    @staticmethod
-    def of(picture: Picture) -> Graph:
-        """Read the shape of a picture; raises `ValueError` on a repeated id, an unknown end or a cycle."""
-        edges = _edges(picture)
-        parents: list[dict[int, None]] = [{} for _ in picture.tasks]
-        children: list[dict[int, None]] = [{} for _ in picture.tasks]
-        for source, target in edges:
-            parents[target][source] = None
-            children[source][target] = None
-        order = _topological(parents, children)
-        if len(order) < len(picture.tasks):
-            on_cycle = sorted(set(range(len(picture.tasks))) - set(order))
-            names = ", ".join(picture.tasks[task].id for task in on_cycle[:5])
-            raise ValueError(f"the lines form a cycle that these tasks are on or below: {names}")
-        return Graph(
-            edges=edges,
-            parents=tuple(map(tuple, parents)),
-            children=tuple(map(tuple, children)),
-            order=tuple(order),
-            layers=tuple(_layers(parents, order)),
-        )
-
-    def components(self) -> list[list[int]]:
-        """The connected components, each in the order of declaration, the first declared first."""
-        seen = [False] * len(self.parents)
-        components = []
-        for start in range(len(self.parents)):
-            if seen[start]:
-                continue
-            seen[start] = True
-            component = [start]
-            for task in component:  # grows while it is walked
-                for other in (*self.parents[task], *self.children[task]):
-                    if not seen[other]:
-                        seen[other] = True
-                        component.append(other)
-            components.append(sorted(component))
-        return components
-
-
-def _edges(picture: Picture) -> tuple[tuple[int, int], ...]:
-    position = {drawn_task.id: number for number, drawn_task in enumerate(picture.tasks)}
-    if len(position) < len(picture.tasks):
-        raise ValueError("two tasks of the picture have the same id")
-    edges = []
-    for line in picture.edges:
-        for end in (line.source, line.target):
-            if end not in position:
-                raise ValueError(f"a line names the task {end!r}, which is not in the picture")
-        edges.append((position[line.source], position[line.target]))
-    return tuple(edges)
-
-
-def _topological(parents: Sequence[dict[int, None]], children: Sequence[dict[int, None]]) -> list[int]:
-    """Parents before children; tasks on a cycle, or below one, are left out."""
-    open_parents = [len(above) for above in parents]
-    order = [task for task, count in enumerate(open_parents) if count == 0]
-    for task in order:  # grows while it is walked
-        for child in children[task]:
-            open_parents[child] -= 1
-            if open_parents[child] == 0:
-                order.append(child)
-    return order
-
-
-def _layers(parents: Sequence[dict[int, None]], order: Sequence[int]) -> list[int]:
-    layers = [0] * len(parents)
-    for task in order:
-        layers[task] = max((layers[parent] + 1 for parent in parents[task]), default=0)
-    return layers

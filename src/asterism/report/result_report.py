@@ -1,68 +1,71 @@
-"""The data of a report from the result of a plan, and a recording of its first version and its edits.
+"""The data of a report from the result of a plan: the documents that the page asks a server for, with the same fields.
 
-``Recording`` keeps the plan as it started and the answers of editors; ``execution_bars`` reads the executions from the
-story.
+``Recording`` keeps the plan as it started and the answers of editors.
 """
 
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from asterism.base.durations import format_duration
 from asterism.base.secret_mask import HIDDEN, named_like_a_secret
-from asterism.base.text import json_text, masked_urls
-from asterism.core.errors import error_text
+from asterism.base.text import json_text, masked_urls, plural
+from asterism.core.errors import NotJson
 from asterism.core.history import PlanEntry
+from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import AttemptTimes, Node
-from asterism.core.plan.status import FAILED
+from asterism.core.plan.status import FAILED, RUNNING
+from asterism.core.plan.step_changes import task_progress
 from asterism.core.plan.task import Dependency
+from asterism.core.record import Record, asdict
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
 from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
-from asterism.report.html_report import MOST_ROWS, report
+from asterism.report.html_report import report
 from asterism.report.log_text import LogsOf
-from asterism.report.picture import picture
-from asterism.report.report_data import (
-    CycleBar,
-    EarlierRun,
-    EditRow,
-    ExecutionBar,
-    Hold,
-    OutputRow,
-    Report,
-    StoryLine,
-    TaskRow,
-)
 from asterism.report.result_summary import figures
 
-CYCLE_OUTCOMES = {
-    "accepted": "accepted",
-    "empty": "empty",
-    "abandoned": "rejected",
-    "timeout": "timeout",
-    "unclaimed": "timeout",
-    "editor_failed": "failed",
-}
-"""The outcomes of cycles in a report; a cycle with any other outcome was cut off by the end of the plan."""
-
-LONGEST_VALUE = 160
+COMPLETED = ("completed", "repaired")
+ABOUT_THE_SAME = 0.05
+"""A difference of durations below this share of the usual one is not named."""
+MOST_DEVICES = 8
+MOST_DETAILS = 5_000
+"""Of how many tasks a report has the definition, result, story and output: those that failed first."""
+LONGEST_VALUE = 4_000
 MOST_LINES = 500
-"""How many lines of the output of an attempt a report shows: the last ones."""
+"""How many lines of the output of an attempt a report has: the last ones."""
 LARGEST_OUTPUT = 4_000_000
-"""How many letters of output a report shows in all."""
+"""How many letters of output a report has in all."""
 
 
 class _Brief(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxdict, self.maxlist, self.maxtuple = 4, 12, 12, 12
+        self.maxlevel, self.maxdict, self.maxlist, self.maxtuple = 6, 50, 50, 50
         self.maxstring = self.maxother = LONGEST_VALUE
+
+
+class EarlierRun(Record):
+    """An earlier plan of the same plan file. It has no `ended_at` while it goes on, and no `started_at` before it
+    begins."""
+
+    name: str
+    state: str
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def took(self) -> float | None:
+        return None if self.started_at is None or self.ended_at is None else self.ended_at - self.started_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def write_report(
     logs_of: LogsOf | None = None,
     origin: PlanOrigin = NO_ORIGIN,
 ) -> None:
-    """Write the report of a result as one HTML page. Raises OSError."""
+    """Write the report of a result as one HTML file. Raises OSError."""
     Path(path).write_text(report(report_of(result, recording, logs_of, origin)), encoding="utf-8")
 
 
@@ -94,48 +97,259 @@ def report_of(
     recording: Recording | None = None,
     logs_of: LogsOf | None = None,
     origin: PlanOrigin = NO_ORIGIN,
-) -> Report:
+) -> JsonObject:
     """The data of a report, with secrets masked. Without a recording it has fewer details of edits. ``logs_of`` reads
     what a task printed, by default what this process has kept."""
-    logs_of = logs_of or result.logs
-    output, output_left_out = _output(result, logs_of)
-    plan, secrets = result.plan, PlanMask(result.plan)
-    values = secrets.results()
-    story = [_hidden(entry, secrets) for entry in result.story()]
-    failed = tasks_with_tracebacks(plan, story)[:MOST_ROWS]
-    tracebacks = tracebacks_in(story, {task: logs_of(task) for task in failed})
-    by_task: dict[str, list[PlanEntry]] = {}
-    lines: dict[str, list[StoryLine]] = {}
-    for place, entry in enumerate(story):
-        if entry.task is not None:
-            by_task.setdefault(entry.task, []).append(entry)
-            line = StoryLine(entry.at, entry.what, entry.why, tracebacks.get(place, ""))
-            lines.setdefault(entry.task, []).append(line)
-    gone = {task: entries for task, entries in by_task.items() if task not in plan}
+    plan, logs_of = result.plan, logs_of or result.logs
+    secrets = PlanMask(plan)
+    story = [entry._replace(why=secrets.shown(entry.why)) for entry in result.story()]
+    gone = dict.fromkeys(entry.task for entry in story if entry.task is not None and entry.task not in plan)
     first = recording.first if recording is not None else {}
+    removed = {task: first.get(task, ()) for task in gone}
+    nodes = sorted(plan.nodes.values(), key=lambda node: node.status is not FAILED)[:MOST_DETAILS]
+    return {
+        "plan": _plan(plan, secrets, removed, story),
+        "tasks": _details(plan, nodes, story, secrets, logs_of),
+        "logs": _logs(nodes, logs_of),
+        "versions": _versions(result, story, recording, secrets),
+        "changes": [*_executions(plan, story), *_cycles(result)],
+        "summary": _summary(result, origin, secrets),
+    }
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    plan: Constellation, secrets: PlanMask, removed: Mapping[str, Iterable[Dependency]], story: Sequence[PlanEntry]
+) -> JsonObject:
+    """The view of a plan; tasks that edits have removed are in it, after the tasks that they waited for."""
+    reasons = {entry.task: entry.why for entry in story if entry.what == "removed"}
+    cancelled = {entry.task: entry.why for entry in story if entry.what == "cancelled"}
+    groups = {
+        element: node.id
+        for node in plan.nodes.values()
+        if node.task.foreach is not None
+        for element in node.task.foreach.get("of", ())
+    }
+    tasks = [
+        {
+            **{"id": node.id, "name": secrets.shown(node.task.description) or node.id},
+            **{"group": groups.get(node.id), "estimate": node.task.estimate, "held_by": [], "behind": {}},
+            **_progress(node, secrets, cancelled.get(node.id, "")),
+        }
+        for node in plan.nodes.values()
+    ]
+    tasks += [{"id": task, "name": task, "status": "removed", "reason": reasons.get(task, "")} for task in removed]
+    edges = [edge for node in plan.nodes.values() for edge in node.parents.values()]
+    edges += [edge for edges in removed.values() for edge in edges]
+    known = plan.nodes.keys() | removed.keys()
+    counts = Counter(node.shown_status for node in plan.nodes.values())
+    return {
+        **{"name": plan.id, "version": plan.version, "counts": counts},
+        **{"state": "repaired" if plan.repaired else str(plan.state), "state_text": plan.state_text},
+        **{"as_of": plan.ended_at, "tasks": tasks},
+        "dependencies": [
+            {"source": edge.source, "target": edge.target, "on": edge.on, "when": secrets.shown(edge.when)}
+            for edge in edges
+            if edge.source in known
+        ],
+    }
+
+
+def _progress(node: Node, secrets: PlanMask, cancelled: str) -> JsonObject:
+    progress = task_progress(node)
+    reason = secrets.shown(progress["reason"]) or cancelled
+    phase = node.times.phase if node.times is not None and node.status is RUNNING else None
+    return {**progress, "reason": reason, "phase": phase, "status": node.shown_status}
+
+
+def _details(
+    plan: Constellation, nodes: Sequence[Node], story: Sequence[PlanEntry], secrets: PlanMask, logs_of: LogsOf
+) -> JsonObject:
+    """The definition, result and story of tasks; the story also of those that were removed."""
+    shown = {node.id for node in nodes}
+    failed = [task for task in tasks_with_tracebacks(plan, story) if task in shown]
+    tracebacks = tracebacks_in(story, {task: logs_of(task) for task in failed})
+    values = secrets.results()
+    stories: dict[str, list[JsonObject]] = {}
+    for place, (at, what, task, why, _) in enumerate(story):
+        if task is not None:
+            line = {"at": at, "what": str(what), "why": why, "traceback": tracebacks.get(place, "")}
+            stories.setdefault(task, []).append(line)
+    details = {
+        node.id: {
+            "definition": secrets.shown(_definition(node)),
+            "result": None if values.get(node.id) is None else secrets.shown(_shown(values[node.id])),
+            "story": stories.get(node.id, []),
+        }
+        for node in nodes
+    }
+    return {**{task: {"story": lines} for task, lines in stories.items() if task not in details}, **details}
+
+
+def _definition(node: Node) -> JsonObject:
+    try:
+        return node.task.to_json()
+    except NotJson as error:  # a function of this process
+        return {"id": node.id, "call": str(error)}
+
+
+def _shown(value: object) -> str:
+    """A result in short. The repr of an object may show secrets."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}… ({len(value):,} characters)"
+    return _Brief().repr(value)
+
+
+def _logs(nodes: Sequence[Node], logs_of: LogsOf) -> JsonObject:
+    """What the attempts at tasks printed, as long as the file does not become too large."""
+    logs: dict[str, list[JsonObject]] = {}
+    size = 0
+    for node in nodes:
+        for log in logs_of(node.id):
+            lines = [] if size > LARGEST_OUTPUT else [(line.stream, line.text) for line in log.lines[-MOST_LINES:]]
+            size += sum(len(text) for _, text in lines)
+            part = {"attempt": log.attempt, "lines": lines, "left_out": len(log.lines) - len(lines)}
+            logs.setdefault(node.id, []).append(part)
+    return logs
+
+
+# -- what happened -----------------------------------------------------------------------------------------------------
+
+OUTCOMES = {
+    "completed": "completed",
+    "completed provisionally": "completed",
+    "failed": "failed",
+    "failed provisionally": "failed",
+    "attempt failed": "failed",
+    "cancelled": "cancelled",
+    "revoked": "cancelled",
+    "put back": "cancelled",
+}
+"""The status of an execution after each entry of a story that ends one."""
+
+
+def _executions(plan: Constellation, story: Iterable[PlanEntry]) -> list[JsonObject]:
+    """Each execution, as the last event about it. The times of its attempt, if a fleet made it, say when it worked."""
+    latest: dict[str, JsonObject] = {}
+    executions = []
+    for at, what, task, why, facts in story:
+        if task is None:
+            continue
+        if what in ("started", "started provisionally"):
+            provisional = what != "started"
+            latest[task] = {"kind": "task", "task": task, "at": at, "status": "running", "provisional": provisional}
+            latest[task] |= {"started_at": at, "ended_at": None, "device": why, "attempt": None}
+            executions.append(latest[task])
+        elif what == "run ended" and task in latest:
+            latest[task]["attempt"] = AttemptTimes(**facts).to_json()
+        elif what in OUTCOMES and task in latest:
+            execution = latest[task]
+            if execution["ended_at"] is None:
+                execution |= {"ended_at": at, "status": OUTCOMES[what]}
+            elif what == "revoked" and execution["provisional"]:  # it had ended; its result is dropped
+                execution["status"] = OUTCOMES[what]
+    for task, execution in latest.items():
+        node = plan.nodes.get(task)
+        if node is not None and node.device:  # the one at the start may stand for a whole fleet
+            execution["device"] = node.device
+        if node is not None and node.times is not None:
+            execution["attempt"] = node.times.to_json()
+    return executions
+
+
+def _cycles(result: Result) -> Iterator[JsonObject]:
+    """The edit cycles as events, with the ends under review, below which tasks were held."""
+    nodes = result.plan.nodes
+    for cycle in result.cycles:
+        about = {"kind": "cycle", "cycle": cycle.id, "tasks": list(cycle.tasks)}
+        for task in cycle.tasks:
+            if task in nodes and nodes[task].children:
+                yield {"kind": "task", "task": task, "at": cycle.opened_at, "review": True}
+        yield {**about, "what": "opened", "at": cycle.opened_at}
+        if cycle.closed_at is not None:
+            yield {**about, "what": "closed", "at": cycle.closed_at}
+
+
+def _versions(result: Result, story: Sequence[PlanEntry], recording: Recording | None, secrets: PlanMask) -> JsonObject:
+    """Accepted edits are in the story; rejected ones, and all details, only in the recording."""
+    answers = recording.edits if recording is not None else []
+    applied = {event.version: event for event in answers if event.kind == "edit_applied"}
+    accepted = [entry for entry in story if entry.what == "edited" and entry.task is None]
+    return {
+        "items": [_accepted(entry, applied, secrets) for entry in accepted],
+        "rejected": [
+            {
+                **{"number": number, "at": event.at, "version": event.version, "author": event.author, "reason": ""},
+                **{"triggers": [], "edits": []},
+                "violations": [
+                    {"rule": violation.rule, "edit": violation.edit, "message": secrets.shown(violation.message)}
+                    for violation in event.violations
+                ],
+            }
+            for number, event in enumerate(answers)
+            if event.kind == "edit_rejected"
+        ],
+        "cycles": [
+            {
+                **{"id": cycle.id, "tasks": list(cycle.tasks), "outcome": cycle.outcome, "version": None},
+                **{"opened_at": cycle.opened_at, "closed_at": cycle.closed_at, "cost": asdict(cycle.cost)},
+            }
+            for cycle in result.cycles
+            if cycle.closed_at is not None and cycle.cost is not None
+        ],
+        "cost": asdict(result.editor_cost) if result.editor_cost else None,
+    }
+
+
+def _accepted(entry: PlanEntry, applied: Mapping[int, EditEvent], secrets: PlanMask) -> JsonObject:
+    """An accepted edit: from the recorded event, or in short from the story."""
+    version, author, edits = (entry.facts[name] for name in ("version", "author", "edits"))
+    event = applied.get(version)
+    about = {"version": version, "at": entry.at, "triggers": [], "undoes": None, "edits": []}
+    if event is None:
+        return {**about, "author": secrets.shown(author), "reason": "", "changes": [secrets.shown(edits)]}
+    changes = [secrets.shown(edit) for edit in event.edits]
+    return {**about, "author": event.author, "reason": secrets.shown(event.reason), "changes": changes}
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+
+def _summary(result: Result, origin: PlanOrigin, secrets: PlanMask) -> JsonObject:
+    """What is only in reports: how long the plan took, with which parameters, beside earlier plans of its file."""
+    plan = result.plan
     started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
-    return Report(
-        title=plan.id,
-        state="repaired" if plan.repaired else str(result.state),
-        started_at=started,
-        ended_at=ended,
-        figures=figures(result)[1:],  # the page begins with the state
-        picture=picture(plan, secrets, {task: first.get(task, ()) for task in gone}),
-        executions=execution_bars(story, ended, {node.id: node.device for node in plan.nodes.values() if node.device}),
-        cycles=_cycles(result, ended),
-        holds=_holds(result),
-        tasks=(
-            *(task_row(node, values.get(node.id), secrets) for node in plan.nodes.values()),
-            *(_removed(task, entries) for task, entries in gone.items()),
-        ),
-        edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
-        stories=tuple((task, tuple(steps)) for task, steps in lines.items()),
-        output=output,
-        output_left_out=output_left_out,
-        file=origin.file,
-        params=tuple((name, _param(name, value, secrets)) for name, value in origin.params.items()),
-        earlier=tuple(origin.earlier),
-    )
+    state = "repaired" if plan.repaired else str(result.state)
+    return {
+        "took": f"after {format_duration(ended - started)}{_compared(state, ended - started, origin.earlier)}",
+        "began": _date(started),
+        "device": list(dict.fromkeys(node.device for node in plan.nodes.values() if node.device))[:MOST_DEVICES],
+        "file": origin.file,
+        "figures": figures(result)[1:],  # the page begins with the state
+        "params": [(name, _param(name, value, secrets)) for name, value in origin.params.items()],
+        "earlier": [{**asdict(run), "took": run.took} for run in origin.earlier],
+    }
+
+
+def _compared(state: str, took: float, earlier: Sequence[EarlierRun]) -> str:
+    """How the duration compares with that of earlier plans of the file, if this one and they completed."""
+    times = [run.took for run in earlier if run.state in COMPLETED and run.took is not None]
+    if not times or state not in COMPLETED:
+        return ""
+    usual = median(times)
+    more = took - usual
+    than = f"{format_duration(abs(more))} {'longer' if more > 0 else 'shorter'} than"
+    if abs(more) < ABOUT_THE_SAME * usual:
+        than = "about as long as"
+    what = "the earlier run" if len(times) == 1 else f"the median of {plural(len(times), 'earlier run')}"
+    return f", {than} {what} that completed ({format_duration(usual)})"
+
+
+def _date(seconds: float) -> str:
+    at = datetime.fromtimestamp(seconds, UTC)
+    return f"{at.day} {at:%B %Y, %H:%M:%S} UTC"
 
 
 def _param(name: str, value: Any, secrets: PlanMask) -> str:
@@ -155,178 +369,7 @@ def _without_secrets(name: str, value: Any) -> Any:
     return masked_urls(value) if isinstance(value, str) else value
 
 
-def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int]:
-    """What the tasks printed, failed ones first, and how many attempts are left out because the page would be too
-    large."""
-    nodes = sorted(result.plan.nodes.values(), key=lambda node: node.status is not FAILED)
-    rows: list[OutputRow] = []
-    left_out = size = 0
-    for node in nodes:
-        for log in logs_of(node.id):
-            if size > LARGEST_OUTPUT:
-                left_out += 1
-                continue
-            lines = log.lines
-            shown = tuple((line.stream, line.text) for line in lines[-MOST_LINES:])
-            size += sum(len(text) for _, text in shown)
-            rows.append(OutputRow(node.id, log.attempt, shown, len(lines) - len(shown)))
-    return tuple(rows), left_out
-
-
-def _hidden(entry: PlanEntry, secrets: PlanMask) -> PlanEntry:
-    why = secrets.shown(entry.why)
-    return entry if why == entry.why else entry._replace(why=why)
-
-
-def _cycles(result: Result, ended: float) -> tuple[CycleBar, ...]:
-    return tuple(
-        CycleBar(
-            id=cycle.id,
-            opened=cycle.opened_at,
-            closed=ended if cycle.closed_at is None else cycle.closed_at,
-            triggers=cycle.tasks,
-            outcome=CYCLE_OUTCOMES.get(cycle.outcome, "cancelled"),
-            edits=cycle.edits,
-            cost="" if cycle.cost is None else str(cycle.cost),
-        )
-        for cycle in result.cycles
-    )
-
-
-def _holds(result: Result) -> tuple[Hold, ...]:
-    """The holds, each with the cycle that held it: the last one that reviewed one of its parents."""
-    reviewed = {task: cycle for cycle in result.cycles for task in cycle.tasks}
-    nodes = result.plan.nodes
-    holds = []
-    for task, start, end in result.holds:
-        above = [reviewed[source] for source in nodes[task].parents if source in reviewed]
-        last = max(above, key=lambda cycle: cycle.closed_at or 0.0, default=None)
-        holds.append(Hold(task, start, end, None if last is None else last.id))
-    return tuple(holds)
-
-
-def task_row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
-    reason = secrets.shown(error_text(node.error) or node.reason)
-    returned = "" if value is None else secrets.shown(_shown(value))  # the repr of an object may show secrets
-    start, end = node.span or (None, None)
-    waited = start - node.times.created if node.times is not None and start is not None else None
-    device = node.device or ""
-    return TaskRow(node.id, str(node.status), device, node.attempts, start, end, reason, returned, waited)
-
-
-def _removed(task: str, entries: Sequence[PlanEntry]) -> TaskRow:
-    starts = [entry for entry in entries if entry.what in STARTS]
-    reason = next((entry.why for entry in reversed(entries) if entry.what == "removed"), "")
-    return TaskRow(task, "removed", starts[-1].why if starts else "", len(starts), None, None, reason, "")
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) and len(value) <= LONGEST_VALUE else _Brief().repr(value)
-
-
-def _edits(story: Sequence[PlanEntry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
-    """Accepted edits are in the story; rejected ones only in the recording."""
-    answers = recording.edits if recording is not None else []
-    applied = {event.version: event for event in answers if event.kind == "edit_applied"}
-    for entry in story:
-        if entry.what == "edited" and entry.task is None:
-            yield _accepted(entry, applied, secrets)
-    for event in answers:
-        if event.kind == "edit_rejected":
-            violations = tuple(secrets.shown(str(violation)) for violation in event.violations)
-            yield EditRow(None, event.at, event.author, "", (), "rejected", violations)
-
-
-def _accepted(entry: PlanEntry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
-    """An accepted edit: from the recorded event, or in short from the story."""
-    version, author, edits = (entry.facts[name] for name in ("version", "author", "edits"))
-    event = applied.get(version)
-    if event is None:
-        return EditRow(version, entry.at, secrets.shown(author), "", (secrets.shown(edits),), "accepted", ())
-    operations = tuple(map(secrets.shown, event.edits))
-    return EditRow(version, entry.at, event.author, secrets.shown(event.reason), operations, "accepted", ())
-
-
-STARTS = ("started", "started provisionally")
-
-OUTCOMES = {
-    "completed": "completed",
-    "completed provisionally": "completed",
-    "failed": "failed",
-    "failed provisionally": "failed",
-    "attempt failed": "failed",
-    "cancelled": "cancelled",
-    "revoked": "revoked",
-    "put back": "cancelled",
-}
-"""The outcome of an execution for each entry of a story that ends one."""
-
-
-@dataclass(slots=True)
-class _Execution:
-    task: str
-    device: str
-    start: float
-    provisional: bool
-    end: float | None = None
-    outcome: str = "cancelled"
-    over: bool = False
-    begun: bool = True
-
-
-def execution_bars(story: Iterable[PlanEntry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
-    """One bar for each execution, in a free slot of its device. ``devices`` has the device of each task at its end: the
-    device at its start may stand for a whole fleet."""
-    return tuple(_placed(sorted(_executions(story, devices), key=lambda execution: execution.start), ended_at))
-
-
-def _executions(story: Iterable[PlanEntry], devices: Mapping[str, str]) -> list[_Execution]:
-    latest: dict[str, _Execution] = {}
-    executions = []
-    for at, what, task, why, facts in story:
-        if task is None:
-            continue
-        if what in STARTS:
-            latest[task] = _Execution(task, why, at, provisional=what != "started")
-            executions.append(latest[task])
-        elif what == "run ended" and task in latest:
-            _correct_times(latest[task], AttemptTimes(**facts).seconds)
-        elif what in OUTCOMES and task in latest:
-            execution = latest[task]
-            if not execution.over:
-                execution.over, execution.outcome = True, OUTCOMES[what]
-                execution.end = at if execution.end is None else execution.end
-            elif what == "revoked" and execution.provisional:  # it had ended; its result is dropped
-                execution.outcome = "revoked"
-    for task, execution in latest.items():
-        execution.device = devices.get(task, execution.device)
-    return [execution for execution in executions if execution.begun]
-
-
-def _correct_times(execution: _Execution, seconds: tuple[float, float] | None) -> None:
-    """A plan counts a task as started when it offers it to a fleet: the bar begins with the work."""
-    if seconds is not None:
-        execution.start += seconds[0]
-        execution.end = execution.start + seconds[1]
-    else:
-        execution.begun = False
-
-
-def _placed(executions: Iterable[_Execution], ended_at: float) -> Iterator[ExecutionBar]:
-    """Put each execution in the lowest free slot. A device has as many slots as were ever used at once."""
-    free: dict[str, list[int]] = {}
-    busy: dict[str, list[tuple[float, int]]] = {}
-    for execution in executions:
-        open_slots, taken = free.setdefault(execution.device, []), busy.setdefault(execution.device, [])
-        while taken and taken[0][0] <= execution.start:
-            heappush(open_slots, heappop(taken)[1])
-        slot = heappop(open_slots) if open_slots else len(taken) + 1
-        end = ended_at if execution.end is None else execution.end
-        heappush(taken, (end, slot))
-        yield ExecutionBar(
-            execution.task, execution.device, slot, execution.start, end, execution.outcome, execution.provisional
-        )
-
+# -- recording ---------------------------------------------------------------------------------------------------------
 
 ANSWERS = ("edit_applied", "edit_rejected")
 

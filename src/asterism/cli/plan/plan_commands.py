@@ -140,36 +140,33 @@ async def list_(
 @drawing_options
 @option("--failed", "List only the tasks that failed, with the reasons.")
 @option("--csv", "Print a table of the tasks in CSV instead.", to="as_csv")
-@option("--open GROUP", "Draw the elements of this large group (repeatable).", to="opened", multiple=True)
+@option("--open GROUP", "List the elements of this large group (repeatable).", to="opened", multiple=True)
 @on_system()
 def show(
     name: str,
-    svg_path: str | None,
     as_mermaid: bool,
     failed: bool,
     as_csv: bool,
     opened: tuple[str, ...],
     as_json: bool,
 ) -> Any:
-    """Draw a plan as it is now, with the states of its tasks.
+    """List the tasks of a plan as it is now, each below a task that it depends on.
 
     A foreach of more than 100 elements is one task with counts. In CSV it has a row for each element, times are seconds
     since 1970, and a ' is put before a text that a spreadsheet would calculate."""
-    check_drawing_options(svg_path, as_mermaid, as_json)
-    if as_csv and (svg_path is not None or as_mermaid or as_json or opened):
-        raise click.UsageError(
-            "--csv has a row for each task; give none of --svg, --mermaid, --json and --open with it."
-        )
-    if failed and (svg_path is not None or as_mermaid):
-        raise click.UsageError("--failed lists tasks; --svg and --mermaid draw all of them.")
+    check_drawing_options(as_mermaid, as_json)
+    if as_csv and (as_mermaid or as_json or opened):
+        raise click.UsageError("--csv has a row for each task; give none of --mermaid, --json and --open with it.")
+    if failed and as_mermaid:
+        raise click.UsageError("--failed lists tasks; --mermaid draws all of them.")
 
     async def read(system: System) -> None:
         from asterism.cli.plan.plan_views import command_at, failure_lines, review_lines, stalled_line, status_lines
         from asterism.cli.screen import Screen
         from asterism.cli.tables import print_lines
 
-        if as_mermaid or svg_path is not None:
-            await draw_stored(system, name, svg_path, as_mermaid, opened=opened)
+        if as_mermaid:
+            await draw_stored(system, name, as_mermaid, opened=opened)
             return
         tasks: list[PlanTask] = []
         if failed or as_csv:
@@ -185,7 +182,7 @@ def show(
         if failed:
             print_lines(lambda width: failure_lines(tasks))
         else:
-            await draw_stored(system, name, None, False, opened=opened)
+            await draw_stored(system, name, False, opened=opened)
         screen, state = Screen(), status_lines(shown, command_at(system.url, "resume", name))
         stalled = stalled_line(await system.explain_plan(name)) if shown.state == "executing" else ""
         for line in ["", *state, *filter(None, [stalled]), *review_lines(shown, same_system(system.url))]:
@@ -625,15 +622,15 @@ REJECTED, WAITS = 1, 3
 @click.argument("version", required=False, type=click.IntRange(min=0))
 @drawing_options
 @on_system()
-def history(name: str, version: int | None, svg_path: str | None, as_mermaid: bool, as_json: bool) -> Any:
-    """List the versions of a plan, or draw one of them.
+def history(name: str, version: int | None, as_mermaid: bool, as_json: bool) -> Any:
+    """List the versions of a plan, or the tasks of one of them.
 
     Each version has its author, its reason and its edits. Rejected edits are listed too, the newest 50, with the
-    reasons. With VERSION, the plan is drawn as it was when that version was made; version 0 is the plan as it was
+    reasons. With VERSION, the plan is shown as it was when that version was made; version 0 is the plan as it was
     stored."""
-    check_drawing_options(svg_path, as_mermaid, as_json)
-    if version is None and (svg_path is not None or as_mermaid):
-        raise click.UsageError("--svg and --mermaid draw one version: name it after the plan.")
+    check_drawing_options(as_mermaid, as_json)
+    if version is None and as_mermaid:
+        raise click.UsageError("--mermaid draws one version: name it after the plan.")
 
     async def read(system: System) -> Answer | None:
         from asterism.cli.plan.plan_views import history_lines, past_line
@@ -648,8 +645,8 @@ def history(name: str, version: int | None, svg_path: str | None, as_mermaid: bo
         if as_json:
             print_json(past)
             return None
-        await draw_stored(system, name, svg_path, as_mermaid, version)
-        if svg_path is None and not as_mermaid:
+        await draw_stored(system, name, as_mermaid, version)
+        if not as_mermaid:
             screen = Screen()
             screen.say()
             screen.say(past_line(past))

@@ -255,62 +255,43 @@ def _print_task_result(result: Result, task: str) -> int:
 
 # -- drawings ----------------------------------------------------------------------------------------------------------
 
-drawing_options = options(
-    option("--svg FILE", "Write an SVG drawing instead; - for standard output.", to="svg_path", callback=writable_file),
-    option("--mermaid", "Print a Mermaid flowchart instead.", to="as_mermaid"),
-)
+drawing_options = options(option("--mermaid", "Print a Mermaid flowchart instead.", to="as_mermaid"))
 
 
-def check_drawing_options(svg_path: str | None, as_mermaid: bool, as_json: bool) -> None:
+def check_drawing_options(as_mermaid: bool, as_json: bool) -> None:
     """Raise UsageError if more than one format is asked for."""
-    if (svg_path is not None) + as_mermaid + as_json > 1:
-        raise click.UsageError("--svg, --mermaid and --json exclude each other; give one of them.")
+    if as_mermaid and as_json:
+        raise click.UsageError("--mermaid and --json exclude each other; give one of them.")
 
 
-def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
-    """Draw a plan to the terminal, or in the format that the options name."""
+def draw(plan: Constellation, as_mermaid: bool) -> None:
+    """Print a plan as a list, or as a flowchart."""
     from asterism.api.local.plan_drawings import drawing
     from asterism.cli.screen import Screen
 
-    _print_drawing(drawing(plan, _form(svg_path, as_mermaid), Screen().width), svg_path)
+    _print_drawing(drawing(plan, "mermaid" if as_mermaid else "text", Screen().width))
 
 
 async def draw_stored(
-    system: System,
-    name: str,
-    svg_path: str | None,
-    as_mermaid: bool,
-    version: int | None = None,
-    opened: Sequence[str] = (),
+    system: System, name: str, as_mermaid: bool, version: int | None = None, opened: Sequence[str] = ()
 ) -> None:
     """The same for a plan in a store or at a server, as it is now or at a version. The elements of the large groups
-    ``opened`` are drawn."""
+    ``opened`` are listed."""
     from asterism.cli.screen import Screen
 
     width = max(1, min(Screen().width, 10_000))
-    form = _form(svg_path, as_mermaid)
-    _print_drawing(await system.draw_plan(name, form, width, version, "|".join(opened)), svg_path)
+    form: Literal["text", "mermaid"] = "mermaid" if as_mermaid else "text"
+    _print_drawing(await system.draw_plan(name, form, width, version, "|".join(opened)))
 
 
-def _form(svg_path: str | None, as_mermaid: bool) -> Literal["text", "mermaid", "svg"]:
-    if as_mermaid:
-        return "mermaid"
-    return "text" if svg_path is None else "svg"
-
-
-def _print_drawing(drawing: Drawing, svg_path: str | None) -> None:
+def _print_drawing(drawing: Drawing) -> None:
     from asterism.cli.plan.plan_views import drawing_text
     from asterism.cli.screen import Screen
 
     if drawing.form == "text":
         Screen().say(drawing_text(drawing))
-    elif svg_path is None or svg_path == "-":
-        click.echo(drawing.text, nl=drawing.form == "svg")
     else:
-        try:
-            Path(svg_path).write_text(drawing.text, encoding="utf-8")
-        except OSError as error:
-            raise click.ClickException(f"{clean(svg_path)} cannot be written: {error.strerror}.") from None
+        click.echo(drawing.text, nl=False)
 
 
 # -- batches of edits --------------------------------------------------------------------------------------------------

@@ -455,31 +455,30 @@ def _findings_json(plan: str, plan_file: PlanFile | None, mistakes: Iterable[Mis
 @json_option
 def show(
     plan: str,
-    svg_path: str | None,
     as_mermaid: bool,
     as_json: bool,
     settings: dict[str, str],
     params_file: str | None,
     only: tuple[str, ...],
 ) -> None:
-    """Draw the plan in a plan file, or the Python plan at module:plan.
+    """List the tasks of a plan file, or of the Python plan at module:plan, each below a task that it depends on.
 
-    `asterism plan show NAME` draws a plan in a store, with the states of its tasks."""
+    `asterism plan show NAME` shows a plan in a store, with the states of its tasks."""
     from asterism.planfile.python_plan import is_python_plan
 
-    check_drawing_options(svg_path, as_mermaid, as_json)
+    check_drawing_options(as_mermaid, as_json)
     if is_python_plan(plan):
         allow_imports(plan)
     elif not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
-        raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
+        raise UnusablePlanFile(f"There is no file {name}. To show a plan in a store, use: asterism plan show {name}")
     constellation = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
     if as_json:
         from asterism.api.local.plan_documents import content
 
         print_json(content(constellation))
     else:
-        draw(constellation, svg_path, as_mermaid)
+        draw(constellation, as_mermaid)
 
 
 @click.command()

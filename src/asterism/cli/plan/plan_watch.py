@@ -51,8 +51,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import ConstellationEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.result import Result
 from asterism.report.log_text import LogsOf, failed_tasks
-from asterism.report.report_data import EarlierRun
-from asterism.report.result_report import PlanOrigin, Recording
+from asterism.report.result_report import EarlierRun, PlanOrigin, Recording
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 5

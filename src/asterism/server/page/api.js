@@ -46,6 +46,7 @@ async function request(method, address, body) {
 // A report has its documents with it: `answer` returns the document of an address. Otherwise the server is asked.
 let answer = null;
 export const answerWith = (documents) => { answer = documents; };
+export const isReport = () => answer !== null;
 
 export const get = async (parts, query) => (answer ? answer(parts) : request("GET", url(parts, query)));
 export const post = (parts, body = {}, query = {}) => request("POST", url(parts, query), body);

@@ -1,6 +1,6 @@
 // Edits: approvals and open cycles that wait for a person, and every batch with its diff and violations.
 import { addressOf, address, go, setQuery } from "./address.js";
-import { get, post } from "./api.js";
+import { get, isReport, post } from "./api.js";
 import { Approval } from "./approval.js";
 import { Diff } from "./batch_diff.js";
 import { draftOf } from "./edit_draft.js";
@@ -51,7 +51,7 @@ async function readHistory(name) {
 
 // Accepted and rejected batches, those that nobody approved, decisions on the start of a task, and cycles whose model made no edit, the newest first.
 function entries({ items, rejected = [], cycles = [], decided }) {
-  const accepted = items.filter((one) => one.edits.length).map((one) => ({ ...one, decision: decided.find((item) => item.state === "approved" && item.version === one.version) }));
+  const accepted = items.filter((one) => one.edits.length || one.changes?.length).map((one) => ({ ...one, decision: decided.find((item) => item.state === "approved" && item.version === one.version) }));
   const dropped = decided.filter((one) => one.task || one.state !== "approved").map((one) => ({ ...one.batch, at: one.decided_at ?? one.expires_at, number: `approval ${one.id}`, decision: one }));
   const others = cycles.filter((one) => one.cost && one.version === null && one.outcome !== "waiting").map((one) => ({ ...one, version: undefined, at: one.closed_at }));
   return [...accepted, ...rejected, ...dropped, ...others].sort((one, other) => other.at - one.at);
@@ -89,11 +89,11 @@ function Batch({ item, name, cycle, decision }) {
   return html`<li class=${`batch is-${outcome}`}>
     <p class="head"><${Status} status=${outcome} text=${outcome === "accepted" ? `version ${item.version}` : outcome} />
       <b>${item.author || "unknown author"}</b>${item.undoes != null && html` <span class="tag">undoes version ${item.undoes}</span>`}
-      <span class="spring"></span>${outcome === "accepted" && html`<a href=${addressOf(["plans", name, "graph"], { version: item.version })}>show this version</a>`}<time>${clock(item.at)}</time></p>
+      <span class="spring"></span>${outcome === "accepted" && !isReport() && html`<a href=${addressOf(["plans", name, "graph"], { version: item.version })}>show this version</a>`}<time>${clock(item.at)}</time></p>
     ${item.reason && html`<p class="reason">${item.reason}</p>`}
     ${item.triggers?.length > 0 && html`<p class="note">after the end of ${item.triggers.join(", ")}</p>`}
     <${Decision} item=${decision} />
-    <${Diff} edits=${item.edits} />
+    ${(item.edits?.length > 0 || item.changes?.length > 0 || !item.violations) && html`<${Diff} edits=${item.edits} changes=${item.changes} />`}
     <${Violations} items=${item.violations} />
     ${outcome === "accepted" && html`<${Cost} cycle=${cycle} />`}
   </li>`;
