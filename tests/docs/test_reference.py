@@ -19,7 +19,9 @@ from asterism.cli.plan.plan_commands import WAITS
 from asterism.core.plan import edits
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.status import EXIT_CODES, TERMINAL
+from asterism.core.record import asdict
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, TaskEvent
+from asterism.orchestrator.options import Options
 from asterism.planfile import json_schema
 from tests.docs import command_tables
 from tests.docs.command_tables import OF_A_FLEET
@@ -80,12 +82,11 @@ def test_every_field_of_a_task_is_told_with_its_default() -> None:
 
 
 def test_every_parameter_of_the_orchestrator_is_told_with_its_default() -> None:
-    parameters = list(inspect.signature(Orchestrator).parameters.values())
+    defaults = {"devices": (), "options": None, **asdict(Options())}
     told = {row[0].strip("`"): row[1].strip("`") for row in rows(section(API, "## Orchestrator")) if len(row) == 3}
-    assert list(told) == [parameter.name for parameter in parameters]
-    for parameter in parameters:
-        shown = "CEL" if parameter.name == "conditions" else repr(parameter.default).replace("'", '"')
-        assert told[parameter.name] == shown, parameter.name
+    shown = {name: repr(default).replace("'", '"') for name, default in defaults.items()}
+    assert told == {**shown, "conditions": "CEL"}
+    assert {*inspect.signature(Orchestrator).parameters} == {"devices", "options", "fields"}
 
 
 def test_every_method_of_the_orchestrator_is_told() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Result, Task
 from asterism.core.errors import UnknownTask
-from asterism.orchestrator import plan_logs
-from asterism.orchestrator.plan_logs import PlanLogs
+from asterism.orchestrator import result as plan_result
+from asterism.orchestrator.result import PlanLogs
 
 
 async def run(*tasks: Task, slots: int | None = None, **options: Any) -> Result:
@@ -190,7 +190,7 @@ async def test_logs_of_a_running_task_can_be_read() -> None:
 
 
 def test_a_plan_forgets_the_oldest_logs_when_all_together_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_logs, "PLAN_FACTOR", 3)
+    monkeypatch.setattr(plan_result, "PLAN_FACTOR", 3)
     from asterism.base.secret_mask import Mask
 
     logs = PlanLogs(lambda: 0.0, 1000, Mask)
@@ -241,16 +241,16 @@ async def test_a_function_that_fails_leaves_its_traceback_in_the_log_and_the_sto
         assert "correct-horse" not in result.logs(task)[0].text
     assert result.logs("missing") == result.logs("command") == []
     story = result.story("thread")
-    shown = plan_logs.tracebacks_in(story, {"thread": result.logs("thread")})
+    shown = plan_result.tracebacks_in(story, {"thread": result.logs("thread")})
     assert [story[place].what for place in shown] == ["attempt failed", "failed"]
-    failed = plan_logs.tasks_with_tracebacks(result.plan, result.story())
+    failed = plan_result.tasks_with_tracebacks(result.plan, result.story())
     assert sorted(failed) == ["coroutine", "lambda", "missing", "thread"]
 
 
 async def test_a_traceback_of_a_clock_that_is_ahead_belongs_to_the_last_failure() -> None:
     result = await run(Task("thread", call=divide))
     story = [entry._replace(at=entry.at - 60.0) for entry in result.story("thread")]
-    (text,) = plan_logs.tracebacks_in(story, {"thread": result.logs("thread")}).values()
+    (text,) = plan_result.tracebacks_in(story, {"thread": result.logs("thread")}).values()
     assert text.endswith("ZeroDivisionError: division by zero")
 
 

@@ -10,6 +10,7 @@ from asterism.api.documents import Doc
 from asterism.api.operation import Line, Moment, Name, Number, Operation, Reason, Word
 from asterism.api.request import Request
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.plan_options import LockPolicy, PlanOptions
 from asterism.core.record import Meta, field
 
 if TYPE_CHECKING:
@@ -77,12 +78,9 @@ Attempt = Annotated[int, Meta(ge=1, le=1_000_000)] | None
 Wait = Annotated[float, Meta(ge=0, le=60), Doc("How long the answer may wait for something new, in seconds.")]
 Rules = Annotated[list[str], Meta(max_length=50)]
 Includes = Annotated[dict[str, str], Doc("The texts of files that it includes, by path from its folder.")]
-LockPolicy = Literal["scoped", "global", "speculative"]
-Strategy = Literal["score", "round_robin", "capability_match", "load_balance"]
-Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 
 
-class SubmitPlan(Request):
+class SubmitPlan(Request, PlanOptions):
     """``text`` is that of a plan file. Without a ``name`` the plan has the id in it, or if it has none, a name for each
     start, such as ``nightly-20261117-0300``."""
 
@@ -100,11 +98,6 @@ class SubmitPlan(Request):
         default_factory=list
     )
     policy: Annotated[LockPolicy | None, Doc("The lock policy; default: that of the plan file, or `scoped`.")] = None
-    edit_timeout: Annotated[Seconds, Doc("After so long, an edit cycle without an answer is closed.")] = 600.0
-    approval_timeout: Annotated[Seconds, Doc("After so long, an edit that waits for a person is refused.")] = 86_400.0
-    approval_escalation: Annotated[Seconds | None, Doc("After so long, people are told again of such an edit.")] = None
-    no_device_timeout: Annotated[Seconds, Doc("How long a task waits for a device that can execute it.")] = 300.0
-    strategy: Annotated[Strategy, Doc("How the fleet chooses a device.")] = "score"
     tick: Annotated[Word | None, Doc("What {tick} stands for, such as 2026-11-17.")] = None
     reason: Reason = ""
 

@@ -11,14 +11,16 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from asterism.base.durations import InvalidDuration, parse_duration
 from asterism.core.json_values import JsonObject
+from asterism.core.record import Meta, Record, fields_of
+from asterism.core.schedule.schedule import interval_text
 
 if TYPE_CHECKING:
     from asterism.core.plan.edit_rules import ApprovalRule, EditScope
@@ -267,6 +269,36 @@ def pair_option(names: str, help: str) -> Callable[[Function], Function]:
 def object_option(help: str) -> Callable[[Function], Function]:
     """The option ``--input``: a JSON object."""
     return click.option("--input", "run_input", type=json_object, metavar="JSON|@FILE|-", help=help)
+
+
+def record_options(kind: type[Record], notes: Mapping[str, str]) -> Callable[[Function], Function]:
+    """An option for each field of a record, with its default and its description: durations and words. ``notes`` are
+    the conditions under which some of them have an effect."""
+
+    def decorate(function: Function) -> Function:
+        for field in reversed(fields_of(kind)):
+            metas, note = list(_metas(field.type)), notes.get(field.name)
+            text = next(meta.description for meta in metas if meta.description)
+            help = text if note is None else f"{note}: {text[0].lower()}{text[1:]}"
+            flag, default = f"--{field.name.replace('_', '-')}", field.default
+            if isinstance(default, str):
+                add = option(
+                    flag, help, type=click.Choice(get_args(field.type.__origin__)), default=default, show_default=False
+                )
+            else:
+                shown = None if default is None else interval_text(int(default))
+                add = duration_option(flag, shown, help=help, positive=any(meta.gt is not None for meta in metas))
+            function = add(function)
+        return function
+
+    return decorate
+
+
+def _metas(kind: Any) -> Iterator[Meta]:
+    """The descriptions and limits in a type."""
+    yield from getattr(kind, "__metadata__", ())
+    for part in get_args(kind):
+        yield from _metas(part)
 
 
 parameter_option = click.option(

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
-from asterism.core.plan.edits import APPROVAL_TIMEOUT, WAITING, WaitingEdit
+from asterism.core.plan.edits import WAITING, WaitingEdit
+from asterism.core.plan.plan_options import APPROVAL_TIMEOUT
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
 from asterism.fleet.joinable_devices import known_devices
 from asterism.orchestrator.waiting_edits import WaitingEdits

@@ -53,7 +53,7 @@ from asterism.fleet.fleet import Fleet, orchestrator_device
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.retention import PREFIX
 from asterism.fleet.stored_limits import check_plan_limits
-from asterism.orchestrator.edit_cycles import Answer, editor_of
+from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result, StoreRecords
@@ -65,7 +65,7 @@ log = logging.getLogger("asterism.durable")
 
 Value = TypeVar("Value")
 
-MAX_OPEN_RUNS = 1000
+MAX_OPEN_RUNS, MAX_LOSSES = 1000, 5
 
 HEARTBEAT, TIMEOUT = 5.0, 15.0
 """Seconds between two heartbeats of an orchestrator, and without one until another may take over."""
@@ -89,10 +89,8 @@ class DurableOrchestrator(PlanCommands):
     ``heartbeat``      seconds between two heartbeats of this process
     ``takeover_after`` seconds without a heartbeat until another process may take over
     ``host``           the name of this machine
-    ``strategy``       how the fleet chooses a device, by name
-    ``max_losses``     how many losses of a device one task survives
     ``make_agent``     makes the device agent of this process; for tests
-    ``options``        the other options of an ``Orchestrator``
+    ``fields``         the fields of ``Options``. ``max_losses`` is 5 by default
     """
 
     def __init__(
@@ -108,13 +106,12 @@ class DurableOrchestrator(PlanCommands):
         heartbeat: float = HEARTBEAT,
         takeover_after: float = TIMEOUT,
         host: str | None = None,
-        strategy: str = "score",
-        max_losses: int = 5,
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
-        **options: Any,
+        options: Options | None = None,
+        **fields: Any,
     ) -> None:
-        options = {"records": StoreRecords(fleet.store), **options, "editor": editor_of(options.get("editor"))}
-        self.options = Options(max_losses=max_losses, **options)
+        own = Options(max_losses=MAX_LOSSES, records=StoreRecords(fleet.store)) if options is None else options
+        self.options = Options.of(own, fields)
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host, self._only_own_tasks = host or socket.gethostname(), only_own_tasks
         self._agent_terms: dict[str, Any] = {
@@ -127,8 +124,8 @@ class DurableOrchestrator(PlanCommands):
         self._make_agent = make_agent
         self._run_terms: dict[str, Any] = {
             "no_device_timeout": self.options.no_device_timeout,
-            "losses": max_losses,
-            "strategy": strategy,
+            "losses": self.options.max_losses,
+            "strategy": self.options.strategy,
         }
         Workflow("terms", call=NO_ACTION, **self._run_terms)  # its constructor checks them
         self._device = FleetDevice(fleet, max_open_runs, self._run_terms)

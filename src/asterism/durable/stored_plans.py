@@ -52,8 +52,8 @@ from asterism.durable.plan_turns import awaited_plan, plan_ahead
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
-from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.result import tasks_with_tracebacks, tracebacks_in
 from asterism.store.protocol import PLANS, Query, Register, Store
 from asterism.store.store_errors import StoreUnavailable
 

@@ -10,7 +10,7 @@
 ``orchestrator``        ``Orchestrator``: validates and runs plans in memory; what a program calls. ``PlanCommands``:
                         what every orchestrator can do: pause, resume, why, claim an edit cycle
 ``options``             ``Options``: the frozen options of an orchestrator, and how they prepare a plan and its lock;
-                        ``Scheduler`` and ``PlanJournal``, the ports of an execution
+                        ``PlanJournal``, the port of a stored plan
 ``scheduler``           ``DeviceScheduler``: one step of the loop for all changes; shares devices among plans
 ``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels;
                         expands groups into tasks when their list is known
@@ -43,7 +43,7 @@ Invariants:
 - A task is executed once at a time: the next attempt waits until the last one has really stopped, or ``grace`` is over.
 - An event without a subscriber is not made. A subscriber never delays the plan.
 
-To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
+To add an option, add it to ``Options``. To add a kind of event, add its type to ``events`` and the
 call where it happens. To add a reason why a task waits, add it to ``waits``. The lock policies
 themselves are in ``asterism.core.plan.assignment_lock``, the strategies that choose a device in
 ``asterism.core.run.placement``.

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import CoroutineType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
@@ -28,7 +28,9 @@ from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.processes import Commands
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, call_apart
 from asterism.execution.working_folder import InputFiles, WorkFiles
-from asterism.orchestrator.plan_logs import PlanLogs
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.result import PlanLogs
 
 log = logging.getLogger("asterism.device")
 

@@ -19,7 +19,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import getweakrefcount
 
 from asterism.core.backoff import retry_delay
@@ -51,15 +51,17 @@ from asterism.execution.foreach_expansion import expansion
 from asterism.execution.function_calls import log_source
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
-from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
-from asterism.orchestrator.plan_logs import PlanLogs
+from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
-from asterism.orchestrator.result import Result
+from asterism.orchestrator.result import PlanLogs, Result
 from asterism.orchestrator.roster import Active, Member
 from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.orchestrator.waits import APPROVAL, HERE, STOPPING, Waits
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.scheduler import DeviceScheduler
 
 logger = logging.getLogger("asterism.execution")
 
@@ -89,7 +91,7 @@ class Execution:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: DeviceScheduler,
         plan: Constellation,
         lock: AssignmentLock,
         options: Options,

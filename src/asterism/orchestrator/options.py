@@ -1,32 +1,33 @@
-"""What an execution gets from its orchestrator: the frozen options, the scheduler, the journal of a stored plan."""
+"""What an execution gets from its orchestrator: the frozen options, and the journal of a stored plan."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from asterism.base import expressions
+from asterism.base.content_store import ContentFolder
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
-from asterism.core.plan.edits import APPROVAL_TIMEOUT
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_options import PlanOptions
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.record import Record
+from asterism.core.record import replace
+from asterism.core.run.placement import Strategy
 from asterism.execution.artifacts import Artifacts
 from asterism.execution.plugin_actions import check_plugin
-from asterism.orchestrator.edit_cycles import Editor
+from asterism.orchestrator.edit_cycles import Editor, editor_of
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import mask_conditions
-from asterism.orchestrator.roster import Member, Roster
 from asterism.orchestrator.unchanged_tasks import ResultRecords
-
-if TYPE_CHECKING:
-    from asterism.orchestrator.execution import Execution
 
 Lock = TypeVar("Lock", bound=AssignmentLock)
 
@@ -34,31 +35,70 @@ MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
 
 
-class Options(Record, kw_only=True):
-    """See ``Orchestrator`` for their meaning. Raises ValueError for values that make no sense."""
+class Options(PlanOptions, kw_only=True):
+    """The options of an orchestrator. Raises ValueError for values that make no sense."""
 
     editor: Editor | None = None
+    """Answers edit cycles with edits. A user may give an async function ``(view, events)``."""
+
     external: bool = False
+    """Editors outside the process list, claim and answer cycles (without an ``editor``)."""
+
     policy: str = "scoped"
+    """The lock policy, which says what is held during a review: ``scoped``, ``global`` or ``speculative``."""
+
     edit_on: str | Callable[[TaskView], bool] = "all"
+    """Which ends are reviewed: ``all``, ``failure``, or a predicate over the task."""
+
     max_cycles: int = 4
+    """How many edit cycles are open at once."""
+
     max_rejections: int = 3
-    edit_timeout: float = 600.0
+    """How many rejected answers one cycle takes before it is closed."""
+
     claim_timeout: float = 30.0
+    """Seconds that an external cycle waits for a claim."""
+
+    strategy: str | Strategy = "score"  # type: ignore[assignment]  # in memory it may be a function, too
     concurrency: int | None = None
+    """How many tasks run at once in all; None for as many as the devices take."""
+
     rank: bool = False
+    """Order ready tasks of equal priority by the estimated work that depends on them."""
+
     conditions: Conditions = expressions
-    no_device_timeout: float = 300.0
+    """What evaluates the conditions of dependencies; CEL by default."""
+
     max_losses: int = 3
+    """How many losses of a device one task survives."""
+
     grace: float = 5.0
+    """Seconds that a task has to stop when asked."""
+
     seed: int | None = None
+    """Of the random part of delays between attempts."""
+
     records: ResultRecords | None = None
+    """Where results of tasks with ``skip_if_unchanged`` are kept; None: they are always executed."""
+
     log_limit: int = DEFAULT_LIMIT
+    """How many bytes of the output of each attempt are kept; 0 for none."""
+
     approvals: tuple[ApprovalRule, ...] = ()
-    approval_timeout: float = APPROVAL_TIMEOUT
+    """Rules that say which edits wait for a person."""
+
     scopes: tuple[EditScope, ...] = ()
-    approval_escalation: float | None = None
+    """What the editors of the plan may do; without any, everything."""
+
     artifacts: Artifacts | None = None
+    """The files that tasks make (``outputs``). A user may give a folder; without one they are in a temporary folder,
+    which lasts as long as the orchestrator or a result."""
+
+    @classmethod
+    def of(cls, options: Options | None, fields: Mapping[str, Any]) -> Options:
+        """These options with other fields, as a user gives them. Raises TypeError for a field that there is not."""
+        given = {name: _AS_FIELD.get(name, lambda value: value)(value) for name, value in fields.items()}
+        return cls(**given) if options is None else replace(options, **given)
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
@@ -129,6 +169,21 @@ class Options(Record, kw_only=True):
             plan.ranks.all(plan.nodes)
 
 
+def _artifacts(folder: Artifacts | str | os.PathLike[str] | None) -> Artifacts | None:
+    if folder is None or isinstance(folder, Artifacts):
+        return folder
+    return Artifacts(ContentFolder(Path(folder), time.time))
+
+
+_AS_FIELD: dict[str, Callable[[Any], Any]] = {
+    "editor": editor_of,
+    "approvals": tuple,
+    "scopes": tuple,
+    "artifacts": _artifacts,
+}
+"""What a field becomes for which a user may give something else."""
+
+
 def _edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
     """``"all"``, ``"failure"``, or a predicate over the task that has ended."""
     if choice == "all":
@@ -143,37 +198,6 @@ def _edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
         return bool(predicate(EndView(node, status, value, error)))
 
     return by_predicate
-
-
-class Scheduler(Protocol):
-    """What an execution needs from its orchestrator: the devices, the time, and its turn."""
-
-    roster: Roster
-    now: Callable[[], float]
-    """The clock: seconds since 1970."""
-
-    concurrency: int | None
-    """The limit of running tasks."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether this limit allows one more task."""
-
-    @property
-    def slots(self) -> int | None:
-        """How many tasks can run at once; None for no limit."""
-
-    def wake(self, execution: Execution) -> None:
-        """Take a step for this execution as soon as the loop is free."""
-
-    def task_ended(self, execution: Execution, now: float) -> None:
-        """A task ended now, without a review: start the next tasks."""
-
-    def keeps_turn(self, now: float) -> bool:
-        """Whether a task may follow another one before the other callbacks of the loop get a turn."""
-
-    def rest(self, member: Member) -> None:
-        """Give a device no task for a while."""
 
 
 class PlanJournal(Protocol):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from asterism.base import expressions as cel
-from asterism.base.content_store import ContentFolder
-from asterism.base.expressions import Conditions
-from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
+from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
-from asterism.core.plan.constellation import Constellation, TaskView
-from asterism.core.plan.edit_rules import ApprovalRule, EditScope
-from asterism.core.plan.edits import APPROVAL_TIMEOUT, Edit, EditBatch, WaitingEdit
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.explain import Why
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.status import ConstellationState, TaskStatus
-from asterism.core.run.placement import Strategy
+from asterism.core.record import replace
 from asterism.execution.artifacts import Artifacts
 from asterism.orchestrator.devices import Device
-from asterism.orchestrator.edit_cycles import Answer, AnyEditor, editor_of
+from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import NO_LIMITS, NO_TURNS, Execution
 from asterism.orchestrator.options import Options
@@ -33,7 +27,6 @@ from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Member, Roster
 from asterism.orchestrator.scheduler import DeviceScheduler
-from asterism.orchestrator.unchanged_tasks import ResultRecords
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.orchestrator.waits import check_waits
 
@@ -99,91 +92,14 @@ class PlanCommands:
 
 
 class Orchestrator(PlanCommands):
-    """Runs plans.
+    """Runs plans. ``devices`` execute the tasks; more may ``join`` later. The others are the fields of ``Options``, by
+    name or as a record."""
 
-    ``devices``            the devices that execute tasks; more may ``join`` later
-    ``editor``             an async function ``(view, events)``, or an ``Editor``, that answers with edits
-    ``external``           editors outside the process list, claim and answer cycles (without an ``editor``)
-    ``policy``             the lock policy, which says what is held during a review: ``scoped``, ``global`` or
-                           ``speculative``
-    ``edit_on``            which ends are reviewed: ``all``, ``failure``, or a predicate over the task
-    ``max_cycles``         how many edit cycles are open at once
-    ``max_rejections``     how many rejected answers one cycle takes before it is closed
-    ``edit_timeout``       seconds after which a cycle without an answer is closed
-    ``claim_timeout``      seconds that an external cycle waits for a claim
-    ``strategy``           how a device is chosen: ``score``, ``round_robin``, ``capability_match``, ``load_balance``,
-                           or a function
-    ``concurrency``        how many tasks run at once in all; None for as many as the devices take
-    ``rank``               order ready tasks of equal priority by the estimated work that depends on them
-    ``conditions``         what evaluates the conditions of dependencies; CEL by default
-    ``no_device_timeout``  seconds that a ready task waits for a capable device before it fails
-    ``max_losses``         how many losses of a device one task survives
-    ``grace``              seconds that a task has to stop when asked
-    ``seed``               of the random part of delays between attempts
-    ``records``            where results of tasks with ``skip_if_unchanged`` are kept; None: they are always executed
-    ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
-    ``approvals``          rules that say which edits wait for a person
-    ``approval_timeout``   seconds after which a waiting edit is refused
-    ``approval_escalation``  seconds after which an edit that still waits is announced again; None for never
-    ``scopes``             what the editors of the plan may do; without any, everything
-    ``artifacts``          a folder for the files that tasks make (``outputs``); without one they are in a temporary
-                           folder, which lasts as long as the orchestrator or a result
-    """
-
-    def __init__(
-        self,
-        devices: Iterable[Device] = (),
-        *,
-        editor: AnyEditor | None = None,
-        external: bool = False,
-        policy: str = "scoped",
-        edit_on: str | Callable[[TaskView], bool] = "all",
-        max_cycles: int = 4,
-        max_rejections: int = 3,
-        edit_timeout: float = 600.0,
-        claim_timeout: float = 30.0,
-        strategy: str | Strategy = "score",
-        concurrency: int | None = None,
-        rank: bool = False,
-        conditions: Conditions = cel,
-        no_device_timeout: float = 300.0,
-        max_losses: int = 3,
-        grace: float = 5.0,
-        seed: int | None = None,
-        records: ResultRecords | None = None,
-        log_limit: int = DEFAULT_LIMIT,
-        approvals: Iterable[ApprovalRule] = (),
-        approval_timeout: float = APPROVAL_TIMEOUT,
-        approval_escalation: float | None = None,
-        scopes: Iterable[EditScope] = (),
-        artifacts: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.options = Options(
-            editor=editor_of(editor),
-            external=external,
-            policy=policy,
-            edit_on=edit_on,
-            max_cycles=max_cycles,
-            max_rejections=max_rejections,
-            edit_timeout=edit_timeout,
-            claim_timeout=claim_timeout,
-            concurrency=concurrency,
-            rank=rank,
-            conditions=conditions,
-            no_device_timeout=no_device_timeout,
-            max_losses=max_losses,
-            grace=grace,
-            seed=seed,
-            records=records,
-            log_limit=log_limit,
-            approvals=tuple(approvals),
-            approval_timeout=approval_timeout,
-            approval_escalation=approval_escalation,
-            scopes=tuple(scopes),
-            artifacts=Artifacts(None if artifacts is None else ContentFolder(Path(artifacts), time.time)),
-        )
-        super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
-        self._random = random.Random(seed)
+    def __init__(self, devices: Iterable[Device] = (), *, options: Options | None = None, **fields: Any) -> None:
+        chosen = Options.of(options, fields)
+        self.options = chosen if chosen.artifacts is not None else replace(chosen, artifacts=Artifacts(None))
+        super().__init__(DeviceScheduler(Roster(devices, chosen.strategy), concurrency=chosen.concurrency))
+        self._random = random.Random(chosen.seed)
 
     # -- running -------------------------------------------------------------------------------------------------------
 

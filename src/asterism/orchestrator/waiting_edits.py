@@ -30,7 +30,6 @@ from asterism.core.plan.edit_rules import (
 )
 from asterism.core.plan.edit_trial import Trial, touched_tasks, trial
 from asterism.core.plan.edits import (
-    APPROVAL_TIMEOUT,
     APPROVED,
     EXPIRED,
     REFUSED,
@@ -42,6 +41,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.group_elements import needs_person
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_options import APPROVAL_TIMEOUT
 from asterism.core.plan.status import ENDED_STATES
 from asterism.core.plan.taint import approval_violations, mark_violations, taint_reasons, taint_violations
 from asterism.core.plan.task_approval import approvers

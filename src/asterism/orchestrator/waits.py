@@ -37,7 +37,7 @@ from asterism.orchestrator.events import DeviceEvent
 
 if TYPE_CHECKING:
     from asterism.orchestrator.execution import Execution
-    from asterism.orchestrator.options import Scheduler
+    from asterism.orchestrator.scheduler import DeviceScheduler
 
 BACKOFF, STOPPING, NO_DEVICE, APPROVAL, WAIT_FOR = "backoff", "stopping", "no_device", "approval", "wait_for"
 
@@ -88,7 +88,7 @@ class Wait(Struct, eq=False):
 class Waits:
     """Those of one execution. A plan without a store has no ``world``: its tasks wait for times only."""
 
-    def __init__(self, execution: Execution, scheduler: Scheduler) -> None:
+    def __init__(self, execution: Execution, scheduler: DeviceScheduler) -> None:
         self._execution, self._plan, self._now = execution, execution.plan, execution.now
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()

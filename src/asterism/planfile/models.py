@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from asterism.base.durations import DURATION_PATTERN, InvalidDuration, parse_duration
 from asterism.core.json_values import JsonObject
 from asterism.core.plan import awaited, task_approval
-from asterism.core.plan.assignment_lock import LockPolicy
 from asterism.core.plan.group_elements import DEFAULT_ELEMENTS
+from asterism.core.plan.plan_options import LockPolicy
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.plan.task import LONGEST_DESCRIPTION, AgentWork, AnyConstant, Effect, SharedFields, Uses
 from asterism.core.plan.task_files import Unchanged

@@ -27,9 +27,8 @@ from asterism.core.plan.step_changes import task_progress
 from asterism.core.plan.task import Dependency
 from asterism.core.record import Record, asdict
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
-from asterism.orchestrator.plan_logs import tasks_with_tracebacks, tracebacks_in
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.result import Result
+from asterism.orchestrator.result import Result, tasks_with_tracebacks, tracebacks_in
 from asterism.report.html_report import report
 from asterism.report.log_text import LogsOf
 from asterism.report.result_summary import figures

@@ -26,10 +26,10 @@ from asterism.cli.cli_context import (
 from asterism.cli.editor_options import MODEL, OUTSIDE, allow_imports, editor_terms, resolve_editor
 from asterism.cli.option_types import (
     approval_rule,
-    duration_option,
     edit_scope,
     option,
     parameter_option,
+    record_options,
     size_option,
     tick_text,
 )
@@ -52,6 +52,7 @@ from asterism.core.errors import suggestion
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.plan_name import EACH_START
+from asterism.core.plan.plan_options import PlanOptions
 
 if TYPE_CHECKING:
     from asterism.api.system import System
@@ -59,18 +60,22 @@ if TYPE_CHECKING:
     from asterism.orchestrator.unchanged_tasks import ResultRecords
     from asterism.planfile import GivenParameters, Mistake, PlanFile
 
-STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
-"""Those of ``core.run.placement``, which a check does not need."""
-
 UNUSABLE = 64
 """The exit code if a plan file cannot be used."""
+
+CONDITIONS = {
+    "edit_timeout": "With --editor",
+    "no_device_timeout": "Without --store it is 0, since none can join; with it",
+    "approval_timeout": "With --store",
+    "approval_escalation": "With --store",
+}
+"""When options of a plan have an effect."""
 
 APPROVAL_OPTIONS = ("approval_timeout", "approval_escalation")
 STORE_OPTIONS = ("name", "local", "no_local", "takeover_after", "approvals", *APPROVAL_OPTIONS)
 """The options of ``run`` that need ``--store``."""
 
-PLAN_OPTIONS = ("name", "policy", "only", "edit_timeout", "strategy", "no_device_timeout", "tick")
-SUBMITTED_OPTIONS = (*PLAN_OPTIONS, *APPROVAL_OPTIONS)
+SUBMITTED_OPTIONS = ("name", "policy", "only", "tick", *PlanOptions.__struct_fields__)
 """The options of ``run`` that are fields of a submission to a server."""
 
 NOT_AT_A_SERVER = ("local", "no_local", "takeover_after", "concurrency", "serve")
@@ -107,14 +112,7 @@ class UnusablePlanFile(click.ClickException):
 @parameter_options
 @option("--lock-policy", "Lock policy: what is held while an editor decides.", to="policy", type=click.Choice(POLICIES))
 @editor_options
-@duration_option("--edit-timeout", "10m", help="With --editor: the plan goes on without an answer after this time.")
 @concurrency_option
-@option("--strategy", "How to choose a device.", type=click.Choice(STRATEGIES), default="score", show_default=False)
-@duration_option(
-    "--no-device-timeout",
-    "5m",
-    help="How long a task waits for a device that can execute it; without --store none can join, and it is 0.",
-)
 @option(
     "--approve RULE",
     "With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
@@ -123,17 +121,7 @@ class UnusablePlanFile(click.ClickException):
     type=approval_rule,
     multiple=True,
 )
-@duration_option(
-    "--approval-timeout",
-    "1d",
-    positive=True,
-    help="With --store: an edit that waits for a person is refused after this time.",
-)
-@duration_option(
-    "--approval-escalation",
-    positive=True,
-    help="With --store: people are told again that an edit waits after this time.",
-)
+@record_options(PlanOptions, CONDITIONS)
 @option(
     "--scope SCOPE",
     "What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… fields=… devices=… secrets=… "

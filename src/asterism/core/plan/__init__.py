@@ -27,7 +27,7 @@ task that runs or has ended, unless it is provisional; I4 edges agree at both en
 To add an edit: a class in edits.py with its JSON, a handler in apply.py. To add a step that changes a plan: a method of
 ``Graph``, its recording in journal.py and its entry in the replay table. To add a lock policy:
 
-1. assignment_lock.py: its name in ``LockPolicy``, from which ``POLICIES``, the option ``--lock-policy`` and the model
+1. plan_options.py: its name in ``LockPolicy``, from which ``POLICIES``, the option ``--lock-policy`` and the model
    of plan files take it; and what it holds: ``holds_everything``, or a flag of the graph, such as ``speculative``.
 2. graph.py: which held tasks may start, in ``Graph.start`` and ``Graph.requeue``.
 3. The same decision in explain.py (``_reviews``), in ``Result.holds`` of orchestrator/result.py, and in the invariants

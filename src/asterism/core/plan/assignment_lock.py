@@ -17,17 +17,17 @@ The lock policy decides what is held while an end is not reviewed::
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_options import LockPolicy
 from asterism.core.plan.status import FAILED, TERMINAL, ConstellationState, TaskStatus
 from asterism.core.record import Struct, encode, field
 
-LockPolicy = Literal["global", "scoped", "speculative"]
 POLICIES: tuple[LockPolicy, ...] = get_args(LockPolicy)
 
 EditOn = Callable[[Node, TaskStatus, Any, BaseException | None], bool]

@@ -338,9 +338,6 @@ def _no_more_fields() -> dict[str, Any]:
 
 WAITING, APPROVED, REFUSED, EXPIRED = "waiting", "approved", "refused", "expired"
 
-APPROVAL_TIMEOUT = 86_400.0
-"""Seconds that an edit waits for a person, by default."""
-
 
 class EditWaits(AsterismError):
     """An edit was not applied: it waits until a person approves it. ``approval`` is the WaitingEdit."""
