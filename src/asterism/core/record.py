@@ -188,10 +188,10 @@ def decode_json(kind: type[Kind], text: bytes) -> Kind:
     """The value of a type that a JSON text describes. Raises InvalidRecord."""
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.ValidationError:
-        return decode(kind, msgspec.json.decode(text))
-    except msgspec.DecodeError as error:
-        raise InvalidRecord(f"it is not JSON: {error}") from None
+    except msgspec.DecodeError as error:  # wrong values are errors of this kind, too
+        if kind is Any or not isinstance(error, msgspec.ValidationError):
+            raise InvalidRecord(f"it is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+    return decode(kind, decode_json(Any, text))
 
 
 def schemas(kinds: Sequence[Any], ref: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:

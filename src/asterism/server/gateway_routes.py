@@ -33,7 +33,6 @@ from asterism.base.http_limits import (
     read_body,
 )
 from asterism.base.strict_json import NotStrictJson, parse_strict
-from asterism.core.json_values import MAX_DIGITS
 from asterism.core.run.session import plain_device_name
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -128,7 +127,7 @@ class GatewayRoutes:
                 counted.enter_context(self._under_way.counted(client, client))
                 most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
             body = await read_body(request, self._bodies, client=client, most=most, each=most)
-            message = body if operation in BYTES_SENT else parse_strict(body, max_digits=MAX_DIGITS)
+            message = body if operation in BYTES_SENT else parse_strict(body)
             answer = await gateway.answer(operation, token, message)
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/octet-stream")
