@@ -140,7 +140,12 @@ class Spent(Record, omit_defaults=True):
         return Spent(*(getattr(self, name) + getattr(other, name) for name in LIMITS))
 
     def __str__(self) -> str:
-        return ", ".join(_amount(name, getattr(self, name)) for name in LIMITS)
+        return self.text(_amount("dollars", self.dollars))
+
+    def text(self, money: str) -> str:
+        """What was spent, with these words for the money."""
+        others = (_amount(name, getattr(self, name)) for name in LIMITS if name != "dollars")
+        return ", ".join([money, *others])
 
     @classmethod
     def of(cls, cost: EditorCost, tasks: int = 0) -> Spent:
@@ -219,11 +224,11 @@ class Account(Record, omit_defaults=True):
     @property
     def spent_text(self) -> str:
         """What is spent. A price that is unknown is not shown as no money."""
-        text = str(self.spent)
         if not self.unpriced:
-            return text
-        known = f"{dollars_text(self.spent.dollars)} and more" if self.spent.dollars else "price unknown"
-        return f"{known}, {text.split(', ', 1)[1]}"
+            return str(self.spent)
+        return self.spent.text(
+            f"{dollars_text(self.spent.dollars)} and more" if self.spent.dollars else "price unknown"
+        )
 
     def _short(self, name: str, needed: Spent) -> str:
         limit, used, more = (getattr(amounts, name) for amounts in (self.budget, self.committed, needed))

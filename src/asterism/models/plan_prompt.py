@@ -23,6 +23,7 @@ from typing import Any
 from asterism.base.secret_mask import Mask
 from asterism.base.text import plural
 from asterism.core.errors import Violation
+from asterism.core.history import PlanEntry
 from asterism.core.plan.constellation import ConstellationView, TaskView
 from asterism.core.plan.edits import addition_of
 from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
@@ -191,26 +192,22 @@ def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMem
     if not done:
         return ""
     lines = [
-        f"- {name(entry.task, around.mask)} {entry.what}"
-        if entry.task
-        else _plan_change(entry.what, entry.why, memory, around)
+        f"- {name(entry.task, around.mask)} {entry.what}" if entry.task else _plan_change(entry, memory, around)
         for entry in done
     ]
     more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
     return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
 
 
-def _plan_change(what: str, why: str, memory: PromptMemory, around: Surroundings) -> str:
+def _plan_change(entry: PlanEntry, memory: PromptMemory, around: Surroundings) -> str:
     """A change of the plan, or a decision about one. The reason of an edit is data: its editor may have obeyed
     untrusted text, and may sign with any name."""
-    mask, why = around.mask, around.aliases.text(why)
-    version, by, rest = why.partition(" by ")
-    own = next((editor for editor in memory.names if rest.startswith((f"{editor}:", f"{editor} ("))), None)
-    if own is not None:  # without the name of this editor, which is another one when another model continues
-        why = f"{version}{by}you{rest[len(own) :]}"
-    if what != "edited":
-        return f"- {what}: {_line(why, mask)}"
-    return f"- {what}\n{mark_untrusted('reason of the edit', _line(why, mask))}"
+    if entry.what != "edited":
+        return f"- {entry.what}: {_line(around.aliases.text(entry.why), around.mask)}"
+    version, author, reason, edits = (entry.facts[name] for name in ("version", "author", "reason", "edits"))
+    by = "you" if author in memory.names else author  # its name is another one when another model continues
+    why = around.aliases.text(f"version {version} by {by}{f': {reason}' if reason else ''} ({edits})")
+    return f"- edited\n{mark_untrusted('reason of the edit', _line(why, around.mask))}"
 
 
 _WORTH_TELLING = frozenset(

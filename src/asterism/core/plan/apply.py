@@ -477,9 +477,10 @@ class Attempt:
         graph.version += 1
         for key in self.touched:
             graph.touched[key] = graph.version
-        why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
-        facts = {"version": graph.version, "author": batch.author or NO_AUTHOR, "edits": batch.description}
-        graph.add_entry(now, "edited", None, f"{why} ({batch.description})", facts)
+        author, edits = batch.author or NO_AUTHOR, batch.description
+        why = f"version {graph.version} by {author}" + (f": {batch.reason}" if batch.reason else "")
+        facts = {"version": graph.version, "author": author, "reason": batch.reason, "edits": edits}
+        graph.add_entry(now, "edited", None, f"{why} ({edits})", facts)
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = graph.revoke(revoked, now, why)
         cancelled = []
