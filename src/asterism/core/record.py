@@ -169,11 +169,6 @@ def encode(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_plain)
 
 
-def encode_json(value: Any) -> bytes:
-    """The JSON text of a value as ``encode`` takes it."""
-    return msgspec.json.encode(value, enc_hook=_plain)
-
-
 def decode(kind: type[Kind], value: Any, *, strict: bool = True) -> Kind:
     """The value of a type that a JSON value describes: ``decode(Page[Run], {"items": […]})``. Unless it is ``strict``,
     a number may be a text, as in an address. Raises InvalidRecord."""
@@ -220,6 +215,9 @@ def _plain(value: Any) -> Any:
             return kind(value)
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
+
+encode_json: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=_plain).encode
+"""The JSON text of a value as ``encode`` takes it."""
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 

@@ -331,10 +331,8 @@ class Execution:
         if self.active.pop(active.epoch, None) is None:
             self._stopped(active, status)
             return
-        member, node = active.member, active.node
-        member.running -= 1
-        if member.waiting_lanes:
-            self.roster.wake_lanes(member)
+        self.roster.release(active.member)
+        node = active.node
         if active.expired is not None:
             status, error = FAILED, active.expired
         if self._refused_since and not isinstance(error, DeviceUnavailable):
@@ -453,8 +451,7 @@ class Execution:
         active = self.stopping.pop(epoch, None)
         if active is None:
             return None
-        active.member.running -= 1
-        self.roster.wake_lanes(active.member)
+        self.roster.release(active.member)
         self.waits.stopped()
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self._stops(node):

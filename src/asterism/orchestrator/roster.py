@@ -146,11 +146,13 @@ class Roster:
         member.last_given = self._assigned
         return self._assigned
 
-    def wake_lanes(self, member: Member) -> None:
-        """A slot of a device is free: make the lanes that wait for it active again."""
-        for queue, lane in member.waiting_lanes:
-            queue.activate(lane)
-        member.waiting_lanes.clear()
+    def release(self, member: Member) -> None:
+        """Free a slot of a device, and make the lanes that wait for it active again."""
+        member.running -= 1
+        if member.waiting_lanes:
+            for queue, lane in member.waiting_lanes:
+                queue.activate(lane)
+            member.waiting_lanes.clear()
 
     def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
         """All capable devices are busy: skip the lane until one of them has a free slot."""

@@ -149,7 +149,8 @@ def check_distinct_records(writes: Sequence[Write]) -> None:
             return  # the common cases of runs that end, or are created, together
     seen = set()
     for write in writes:
-        for name in _names(write):
+        names = (("register", write.key),) if isinstance(write, PutRegister | ExpectRegister) else _names(write)
+        for name in names:
             if name in seen:
                 raise ValueError(f"one batch names {' '.join(name)} twice")
             seen.add(name)
@@ -159,8 +160,6 @@ def _names(write: Write) -> tuple[tuple[str, str], ...]:
     """Return the records that a write names. Without match, for speed: every commit passes here."""
     if type(write) is PutRun and write.expected is not None:
         return (("run", write.run.id),)
-    if isinstance(write, PutRegister | ExpectRegister):
-        return (("register", write.key),)
     if isinstance(write, PutRun | PutCopy):
         if write.expected is None and write.run.key is not None:
             return ("run", write.run.id), ("key", write.run.key)

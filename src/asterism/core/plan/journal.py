@@ -443,7 +443,8 @@ class RecordedConstellation(Constellation):
         self.record(Begin(now))
 
     def start(self, node: Node, device: str, now: float) -> int:
-        self._preserve(node)
+        if self.snapshot is not None:
+            self.snapshot.preserve(node)
         epoch = super().start(node, device, now)
         self.record(Start(node.id, device, now))
         return epoch

@@ -149,21 +149,24 @@ class CommitJob(Job):
             new = [write.run for write in writes if type(write) is PutRun and write.expected is None]
             self.groups = row_codec.grouped(new)
             writes = [write for write in writes if type(write) is not PutRun or write.expected is not None]
-        self.statements: list[Statement] = [
-            run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
-            for write in writes
-            if type(write) is not PutLog and type(write) is not PutPlan
-        ]
+        self.statements: list[Statement] = []
+        then: list[Statement] = []  # what belongs to other writes
+        last: list[Statement] = []  # the summaries of plans, which need the rows of these
         for write in writes:
             if type(write) is PutLog:
-                self.statements += log_statements(write)
-            elif type(write) is PutRegister and write.key.startswith(PLANS) and _changes(write):
-                self.statements.append(_list_plan(write.key.removeprefix(PLANS), write.value))
-        self.statements += [statement_of(write, clock) for write in writes if type(write) is PutPlan]
-        if len(writes) > 1 or (writes and type(writes[0]) is PutCopy):
-            copies = [write for write in writes if type(write) is PutCopy]
-            self.statements += [mark_statement(write) for write in copies]
-            self.statements += [end_statement(write, clock) for write in copies if write.run.ended]
+                then += log_statements(write)
+            elif type(write) is PutPlan:
+                last.append(statement_of(write, clock))
+            else:
+                self.statements.append(statement_of(write, clock))
+                if type(write) is PutRegister and write.key.startswith(PLANS) and _changes(write):
+                    then.append(_list_plan(write.key.removeprefix(PLANS), write.value))
+                elif type(write) is PutCopy:
+                    then.append(mark_statement(write))
+                    if write.run.ended:
+                        then.append(end_statement(write, clock))
+        self.statements += then
+        self.statements += last
 
     @property
     def one_statement(self) -> bool:
