@@ -59,7 +59,10 @@ EXAMPLES: list[tuple[Any, str]] = [
         '"refusals": [1, 2], "held_for": {"tasks": 1}, "given": {"calls": 4}, "without_editor": true, '
         '"decided_by": "ann", "held_since": 5.0, "unpriced": "m", "held_why": "all spent"}',
     ),
-    (EditorCost(), "{}"),
+    (
+        EditorCost(),
+        '{"model": "", "calls": 0, "input_tokens": 0, "output_tokens": 0, "dollars": 0.0, "seconds": 0.0}',
+    ),
     (
         EditorCost("m", 2, 100, 30, None, 2.5),
         '{"model": "m", "calls": 2, "input_tokens": 100, "output_tokens": 30, "dollars": null, "seconds": 2.5}',
@@ -129,12 +132,14 @@ EXAMPLES: list[tuple[Any, str]] = [
     (
         Exchange(1, "a", "q", ANSWER, EditorCost("m", 1), 2, at=3.0),
         f'{{"number": 1, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, '
-        '"cost": {"model": "m", "calls": 1}, "entries": 2, "editor": "", "at": 3.0}',
+        '"cost": {"model": "m", "calls": 1, "input_tokens": 0, "output_tokens": 0, "dollars": 0.0, "seconds": 0.0}, '
+        '"entries": 2, "editor": "", "at": 3.0}',
     ),
     (
         Exchange(1, "a", "q", ANSWER, editor="m"),
-        f'{{"number": 1, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, "cost": {{}}, "entries": 0, '
-        '"editor": "m", "at": 0.0}',
+        f'{{"number": 1, "about": "a", "question": "q", "answer": {ANSWER_TEXT}, "cost": '
+        f'{{"model": "", "calls": 0, "input_tokens": 0, "output_tokens": 0, "dollars": 0.0, "seconds": 0.0}}, '
+        '"entries": 0, "editor": "m", "at": 0.0}',
     ),
     (Notice(1.5, "late", "m", device="d"), '{"at": 1.5, "kind": "late", "message": "m", "run": null, "device": "d"}'),
     (

@@ -14,13 +14,13 @@ from asterism.core.record import decode, decode_json, encode_json, schemas
 
 
 def test_a_subclass_has_the_fields_of_its_base() -> None:
-    class Longer(documents.Violation):
+    class Longer(documents.StoryEntry):
         more: int = 1
         last: int
 
-    made = Longer(edit=None, rule="a", message="b", last=2)
-    assert encode_json(made) == b'{"edit":null,"rule":"a","message":"b","more":1,"last":2}'
-    assert made == Longer(edit=None, rule="a", message="b", more=1, last=2)
+    made = Longer(at=1.0, what="a", why="b", last=2)
+    assert encode_json(made) == b'{"at":1.0,"what":"a","why":"b","task":null,"traceback":null,"more":1,"last":2}'
+    assert made == Longer(at=1.0, what="a", why="b", more=1, last=2)
 
 
 def test_a_request_is_frozen() -> None:

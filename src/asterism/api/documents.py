@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Generic, TypeVar, dataclass_transform
 
+from asterism.core.errors import Violation as Violation
+from asterism.core.history import Reason as Reason
 from asterism.core.json_values import JsonObject
+from asterism.core.plan.editor_cost import EditorCost as EditorCost
 from asterism.core.record import KeywordOnly, Meta, Record, field, repr_without
 
 Item = TypeVar("Item")
@@ -45,14 +48,6 @@ class Page(Document, Generic[Item]):
     items: list[Item]
     next: str | None = None
     now: float | None = None
-
-
-class Violation(Document):
-    """One reason why a request was refused. ``edit`` is the index of the edit; null for the whole."""
-
-    edit: int | None
-    rule: str
-    message: str
 
 
 class Problem(Document):
@@ -164,18 +159,6 @@ class EditorBudget(Document):
     held_until: float | None = None
     held_why: str = ""
     unpriced: str = ""
-
-
-class EditorCost(Document):
-    """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
-    is unknown."""
-
-    model: str = ""
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    dollars: float | None = 0.0
-    seconds: float = 0.0
 
 
 class ClosedCycle(Document):
@@ -518,13 +501,6 @@ class Task(PlanTask):
     definition: JsonObject
     executions: list[Attempt]
     story: list[StoryEntry]
-
-
-class Reason(Document):
-    kind: str
-    name: str | None = None
-    text: str
-    at: float | None = None
 
 
 class TaskWhy(Document):

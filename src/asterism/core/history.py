@@ -1,4 +1,4 @@
-"""Entries of a story: what happened, when and why; and times that never go backwards."""
+"""Entries of a story: what happened, when and why; reasons why nothing happens; times that never go backwards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asterism.core.json_values import NOTHING
+from asterism.core.record import Record
 
 MAX_CLOCK_STEP_BACK = 7 * 86_400.0
 """An entry further in the future than this, in seconds, came from a wrong clock. The next entry ignores it."""
@@ -50,3 +51,13 @@ def _text(entry: Entry | PlanEntry) -> str:
     subject = f"{entry.task} " if entry.task is not None else ""
     reason = f": {entry.why}" if entry.why else ""
     return f"{entry.at:.3f} {subject}{entry.what}{reason}"
+
+
+class Reason(Record):
+    """One reason why something does not happen. ``kind`` is a fixed word, ``name`` names what it waits for, ``text`` is
+    the sentence. ``at`` is when the reason ends or ended by itself, or since when it holds."""
+
+    kind: str
+    name: str
+    text: str
+    at: float | None = None

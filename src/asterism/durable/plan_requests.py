@@ -30,11 +30,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from asterism.base.clock import new_id
 from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, AsterismError, EditRejected, PlanError, Violation
+from asterism.core.history import Reason
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.edit_rules import names_devices
 from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditBatch, EditWaits, WaitingEdit
-from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import Why
 from asterism.core.record import Record, encode, field, replace
 from asterism.core.run.session import Session
 from asterism.durable import admin
@@ -289,7 +290,7 @@ WHY = RequestKind(
     _why,
     lambda why: {"status": str(why.status), "holders": [encode(holder) for holder in why.holders]},
     lambda request, answer: Why(
-        request["task"], answer["status"], tuple(Holder(**holder) for holder in answer["holders"])
+        request["task"], answer["status"], tuple(Reason(**holder) for holder in answer["holders"])
     ),
     changes=False,
 )

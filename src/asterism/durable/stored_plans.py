@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from asterism.base.durations import format_age
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import AsterismError, UnknownTask, error_text, suggestion
-from asterism.core.history import PlanEntry
+from asterism.core.history import PlanEntry, Reason
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
-from asterism.core.plan.explain import Holder, why
+from asterism.core.plan.explain import why
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
 from asterism.core.plan.node import AttemptTimes, Node, descendants
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
@@ -170,7 +170,7 @@ class TaskExplanation(Record):
     plan: str
     task: str
     status: str
-    reasons: Sequence[Holder | run_explanation.Reason]
+    reasons: Sequence[Reason]
     run: str | None = None
     hints: Sequence[str] = ()
     by: str | None = None
@@ -235,7 +235,7 @@ async def _explain(fleet: Fleet, stored: StoredPlan, node: Node, mask: PlanMask,
         if told is not None:
             return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
     held = why(plan, stored.record.lock, node, holder, now, stored.waiting)
-    reasons = [Holder(reason.kind, reason.name, mask.shown(reason.text)) for reason in held.holders]
+    reasons = [Reason(reason.kind, reason.name, mask.shown(reason.text)) for reason in held.holders]
     silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
     return TaskExplanation(name, task, held.status, reasons, hints=silent)
 
@@ -311,10 +311,10 @@ def _no_answer(owner: Session) -> str:
     return f"{owner.device}, which runs the plan, did not answer: this is what the store says."
 
 
-def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
+def _ended(node: Node, mask: PlanMask, now: float) -> Reason:
     reason = error_text(node.error) or node.reason
     text = f"it ended {format_age(now - (node.ended_at or now))} ago" + (f": {mask.shown(reason)}" if reason else "")
-    return Holder("ended", str(node.status), text)
+    return Reason("ended", str(node.status), text)
 
 
 async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
@@ -323,20 +323,20 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
     return runs[0] if runs and not runs[0].ended else None
 
 
-def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None, ahead: str | None) -> Holder | None:
+def _plan_holder(stored: StoredPlan, node: Node, awaited: str | None, ahead: str | None) -> Reason | None:
     """What keeps the plan from starting a task that is ready. ``awaited`` is the plan whose success it waits for, and
     ``ahead`` the plan of its file whose end it waits for."""
     name = stored.record.head.name
     if stored.listed.cancelling and not stored.is_due(node):
-        return Holder("cancel", name, "the plan is being cancelled")
+        return Reason("cancel", name, "the plan is being cancelled")
     if stored.paused is not None and not stored.listed.cancelling:
-        return Holder("pause", name, f"the plan is paused {stored.paused}")
+        return Reason("pause", name, f"the plan is paused {stored.paused}")
     if stored.owner is None and awaited is not None:
-        return Holder("previous", awaited, f"the plan waits until that of the tick before, {awaited}, has succeeded")
+        return Reason("previous", awaited, f"the plan waits until that of the tick before, {awaited}, has succeeded")
     if stored.owner is None and ahead is not None:
-        return Holder("turn", ahead, f"the plan waits for its turn: plan {ahead} has not ended")
+        return Reason("turn", ahead, f"the plan waits for its turn: plan {ahead} has not ended")
     if stored.owner is None:
-        return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
+        return Reason("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
     return None
 
 

@@ -51,6 +51,7 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.core.history import Reason as Reason
     from asterism.core.run import transitions as transitions
     from asterism.core.run.run import Grant as Grant
     from asterism.core.run.run import Owner as Owner
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from asterism.fleet.device.functions import CurrentRun as CurrentRun
     from asterism.fleet.fleet import Fleet as Fleet
     from asterism.fleet.policy.device_policy import DevicePolicy as DevicePolicy
-    from asterism.fleet.run_explanation import Reason as Reason
     from asterism.fleet.run_explanation import RunExplanation as RunExplanation
     from asterism.fleet.run_explanation import explain_run as explain_run
     from asterism.fleet.schedules import Schedules as Schedules

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from asterism.core.json_values import JsonObject
 
 if TYPE_CHECKING:
+    from asterism.core.history import Reason
     from asterism.core.plan.constellation import Constellation
     from asterism.core.run.run import Run
     from asterism.core.run.session import Session
     from asterism.core.schedule.tick_values import TickValues
     from asterism.fleet.fleet import Fleet
-    from asterism.fleet.run_explanation import Reason
     from asterism.store.protocol import Store, Write
 
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from asterism.base.durations import format_age, format_delay, format_duration
+from asterism.core.history import Reason
 from asterism.core.limits import Hold, Shortage, UnknownLimit, uses_of
 from asterism.core.plan.task import absent_plugin
 from asterism.core.record import Record
@@ -52,16 +53,6 @@ MOST_NAMED = 20
 
 FEW_NAMED = 5
 """How many holders of a limit are named."""
-
-
-class Reason(Record):
-    """One thing that holds a run: ``kind`` is a fixed word, ``name`` names the holder, ``text`` is the sentence. ``at``
-    is when it ends or ended by itself, or since when it holds, by the store's clock."""
-
-    kind: str
-    name: str
-    text: str
-    at: float | None = None
 
 
 class RunExplanation(Record):

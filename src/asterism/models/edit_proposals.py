@@ -35,7 +35,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.group_elements import tasks_added
 from asterism.core.plan.status import CANCELLED, FAILED, TERMINAL
 from asterism.core.plan.task import needs_of
-from asterism.core.record import decode, replace
+from asterism.core.record import replace
 from asterism.durable.editor_budget import Account, Budget, Spent, count_refusals
 from asterism.models.budget import DEFAULT_BUDGET, BudgetSpent
 from asterism.models.cassette import Cassette, MemoryCassette, StoreCassette, joined
@@ -213,7 +213,7 @@ class _Round:
                 reason=batch.reason,
                 base_version=conversation.view.base_version,
                 editor=self._answers.name,
-                cost=decode(documents.EditorCost, conversation.cost.to_json()),
+                cost=conversation.cost,
             )
         raise AssertionError
 

@@ -26,9 +26,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import NoDevice, PlanError
+from asterism.core.history import Reason
 from asterism.core.plan.awaited import WaitFailed, awaited_text, deadline
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.explain import Holder, approval_holder
+from asterism.core.plan.explain import approval_holder
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING, RUNNING
 from asterism.core.plan.task import Lane, absent_plugin, lane_of, needs_of, needs_text
@@ -311,35 +312,35 @@ class Waits:
 
     # -- why -----------------------------------------------------------------------------------------------------------
 
-    def holder(self, node: Node) -> Holder | None:
+    def holder(self, node: Node) -> Reason | None:
         """What keeps a ready task from a device; None if nothing does."""
         execution = self._execution
         if execution.paused and not execution.cancelling:
-            return Holder("pause", self._plan.id, "the plan is paused")
+            return Reason("pause", self._plan.id, "the plan is paused")
         if (edit := execution.waiting.holder_of(node.id)) is not None:
             return approval_holder(edit, node.id)
         if node.task.wait_for is not None or node.needs_approval:  # it needs no device
             return None
         wait = self._waits.get(node)
         if wait is not None and wait.reason == STOPPING:
-            return Holder(STOPPING, "", "its last execution was asked to stop and has not stopped yet")
+            return Reason(STOPPING, "", "its last execution was asked to stop and has not stopped yet")
         if wait is not None and wait.reason == BACKOFF:
-            return Holder(BACKOFF, "", "it waits before its next attempt")
+            return Reason(BACKOFF, "", "it waits before its next attempt")
         roster = execution.roster
         capable = roster.capable(lane_of(node.task))
         if not capable:
             absent = absent_plugin(needs_of(node.task), [member.can for member in roster])
             text = absent or f"{missing(node)} has joined; the devices are {roster.names()}"
-            return Holder(NO_DEVICE, "", text)
+            return Reason(NO_DEVICE, "", text)
         if not any(member.reachable for member in capable):
             resting = ", ".join(member.id for member in capable)
-            return Holder("resting", resting, f"every device that can run it gave it back: {resting}")
+            return Reason("resting", resting, f"every device that can run it gave it back: {resting}")
         if not any(member.free for member in capable):
             busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
-            return Holder("busy", busy, f"every device that can run it is busy: {busy}")
+            return Reason("busy", busy, f"every device that can run it is busy: {busy}")
         if not self._scheduler.has_room:
             limit = self._scheduler.concurrency
-            return Holder("concurrency", "", f"the limit of {limit} running tasks is reached")
+            return Reason("concurrency", "", f"the limit of {limit} running tasks is reached")
         return None
 
 

@@ -39,13 +39,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from asterism.core.errors import RunRefused
+from asterism.core.history import Reason
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import MonitorPass
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Reason
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.peers.registry import (
     Peer,

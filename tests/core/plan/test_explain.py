@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from asterism.core.history import Reason
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask, EditBatch, UpdateTask, WaitingEdit
-from asterism.core.plan.explain import Holder, Why, why
+from asterism.core.plan.explain import Why, why
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, start
@@ -33,12 +34,12 @@ class Scene:
         assert cycle is not None
         return cycle
 
-    def why(self, task_id: str, placement: Holder | None = None, now: float = 5.0) -> Why:
+    def why(self, task_id: str, placement: Reason | None = None, now: float = 5.0) -> Why:
         return why(self.plan, self.lock, self.plan.node(task_id), placement, now)
 
 
-BUSY = Holder("device", "laptop", "every device that could take it is busy")
-PAUSE = Holder("pause", "nightly", "the plan is paused")
+BUSY = Reason("device", "laptop", "every device that could take it is busy")
+PAUSE = Reason("pause", "nightly", "the plan is paused")
 
 
 def test_a_pause_counts_beside_whatever_else_holds_a_task() -> None:
@@ -106,7 +107,7 @@ def test_a_held_task_names_the_cycle_that_holds_it_and_for_how_long() -> None:
     scene.end("a")
     scene.open(now=3.0)
     answer = scene.why("b", placement=BUSY, now=5.5)
-    assert answer.holders == (Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.5 s"),)
+    assert answer.holders == (Reason("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.5 s"),)
     assert answer.status == "pending"
 
 
@@ -116,7 +117,7 @@ def test_a_task_after_a_failure_names_the_review_that_may_change_it() -> None:
     scene.open(now=3.0)
     answer = scene.why("b", now=5.5)
     assert [(holder.kind, holder.name) for holder in answer.holders] == [("dependency", "a"), ("cycle", "1")]
-    approval = Holder("approval", "2", "an edit that changes it waits for approval 2, by ann")
+    approval = Reason("approval", "2", "an edit that changes it waits for approval 2, by ann")
     assert scene.why("b", placement=approval).holders[-1] == approval
     assert scene.why("b", placement=BUSY).holders[-1].kind == "cycle"
 
@@ -151,8 +152,8 @@ def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_th
     scene.open(now=3.0)
     scene.end("b")
     assert scene.why("other", placement=BUSY, now=5.0).holders == (
-        Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.0 s"),
-        Holder("review", "b", "the end of 'b' waits for review"),
+        Reason("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.0 s"),
+        Reason("review", "b", "the end of 'b' waits for review"),
     )
     scene.end("c")
     assert scene.why("other").holders[-1].text == "the ends of 'b' and 1 more wait for review"
@@ -193,7 +194,7 @@ def test_a_task_below_a_provisional_end_says_that_it_is_provisional() -> None:
     scene.open()
     scene.end("b")
     [holder] = scene.why("c").holders
-    assert holder == Holder("provisional", "b", "'b' has ended provisionally: the ends above it are under review")
+    assert holder == Reason("provisional", "b", "'b' has ended provisionally: the ends above it are under review")
 
 
 def test_a_cycle_whose_review_is_void_is_not_named() -> None:
@@ -215,7 +216,7 @@ def test_a_cycle_whose_review_is_void_is_not_named() -> None:
 
 def test_a_ready_task_says_what_the_runtime_knows_or_that_its_turn_has_come() -> None:
     scene = Scene(chain("a"))
-    assert scene.why("a").holders == (Holder("turn", "", "it is ready and will be assigned next"),)
+    assert scene.why("a").holders == (Reason("turn", "", "it is ready and will be assigned next"),)
     assert scene.why("a", placement=BUSY).holders == (BUSY,)
 
 
@@ -256,7 +257,7 @@ def test_a_task_that_ended_provisionally_is_not_said_to_be_running(error: Except
 
 
 @pytest.mark.parametrize(("placement", "kinds"), [(None, ["retry"]), (BUSY, ["retry", "device"])])
-def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Holder | None, kinds: list[str]) -> None:
+def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Reason | None, kinds: list[str]) -> None:
     scene = Scene(chain("a"))
     start(scene.plan, "a")
     scene.plan.retry(scene.plan.node("a"), 2.0, "bad luck")
@@ -271,7 +272,7 @@ def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Ho
 def test_an_end_says_since_when_and_why() -> None:
     scene = Scene(chain("a"))
     scene.end("a", FAILED, ValueError("no"))
-    assert scene.why("a") == Why("a", "failed", (Holder("ended", "failed", "it ended at 2.000 (ValueError: no)"),))
+    assert scene.why("a") == Why("a", "failed", (Reason("ended", "failed", "it ended at 2.000 (ValueError: no)"),))
 
 
 def test_an_end_without_a_reason_says_when() -> None:

@@ -282,16 +282,15 @@ def closed_cycles(cycles: Sequence[ClosedCycle], approvals: Sequence[WaitingEdit
             cycle,
             closed_at=cycle.closed_at or cycle.opened_at,
             version=approved.get(cycle.id) if version is None else version,
-            cost=None if cycle.cost is None else document_of(documents.EditorCost, cycle.cost),
         )
         for cycle, version in cycles
     ]
 
 
-def total_cost(cycles: Sequence[ClosedCycle]) -> documents.EditorCost | None:
+def total_cost(cycles: Sequence[ClosedCycle]) -> EditorCost | None:
     """What the editors of a plan have cost in all closed cycles; None if they tell nothing."""
     total = sum((closed.cycle.cost for closed in cycles if closed.cycle.cost is not None), EditorCost())
-    return document_of(documents.EditorCost, total) if total else None
+    return total or None
 
 
 def budget_document(account: Account) -> documents.EditorBudget:

@@ -250,7 +250,7 @@ async def explain_task(system: LocalSystem, request: declared.OneTask) -> docume
         documents.TaskWhy,
         answer,
         name=answer.plan,
-        reasons=[documents.Reason(kind=why.kind, name=why.name, text=why.text) for why in answer.reasons],
+        reasons=list(answer.reasons),
         advice=list(answer.hints),
         answered_by=answer.by,
     )
@@ -262,7 +262,7 @@ async def explain_plan(system: LocalSystem, request: declared.OnePlan) -> docume
         documents.PlanCause(
             tasks=cause.tasks,
             text=plan_documents.cause_text(cause.needs, [why.text for why in cause.reasons]),
-            reasons=[documents.Reason(kind=why.kind, name=why.name, text=why.text) for why in cause.reasons],
+            reasons=list(cause.reasons),
             behind=len(cause.behind),
             advice=list(cause.hints),
         )

@@ -229,7 +229,7 @@ async def explain_run(system: LocalSystem, request: declared.OneRun) -> document
 
 
 def _reasons(why: RunExplanation) -> list[documents.Reason]:
-    return [document_of(documents.Reason, reason) for reason in why.reasons]
+    return list(why.reasons)
 
 
 async def run_advice(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:

@@ -30,10 +30,11 @@ from asterism.base.text import clean, plural, shorten, shorten_middle
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.attempt_log import TaskLog
 from asterism.core.errors import truncate
+from asterism.core.history import Reason
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit
-from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import Why
 from asterism.core.plan.group_elements import UNFOLDED, FoldedGroups, folded_groups, status_of_group
 from asterism.core.plan.node import QUEUED, Node
 from asterism.core.plan.plan_end import opened_at
@@ -424,7 +425,7 @@ class Progress:
         return _briefly(node, self.orchestrator.why(node.id, self.plan.id).holders)
 
 
-def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
+def _briefly(node: Node, holders: tuple[Reason, ...]) -> tuple[str, str]:
     """The holders in a few words for a table; ``why`` has the whole sentences."""
     first = holders[0]
     different = dict.fromkeys(holder.name for holder in holders if holder.kind == first.kind)

@@ -18,7 +18,6 @@ from asterism.base.operating_system import discard_typed
 from asterism.cli.cli_context import note, print_json, with_system
 from asterism.cli.plan.plan_commands import REJECTED, WAITS, attempt_edit
 from asterism.core.errors import AsterismError
-from asterism.core.record import asdict
 
 if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome, EditProposal
@@ -148,9 +147,8 @@ class EditConversation:
         return proposal
 
     def _cost(self, proposal: EditProposal) -> str:
-        from asterism.core.plan.editor_cost import EditorCost
 
-        return str(EditorCost.from_json(asdict(proposal.cost)))
+        return str(proposal.cost)
 
     def _apply(self, proposal: EditProposal) -> int:
         """Apply what is proposed, in the name of the person and of the model. Returns the exit code."""

@@ -29,10 +29,11 @@ from asterism.cli.plan.plan_views import ENDED, command_at
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogBlock, LogChunk, TaskLog
 from asterism.core.errors import AlreadyRunning, AsterismError, PlanError, RecordedError
+from asterism.core.history import Reason
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import WaitingEdit, edit_from_json
-from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import Why
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.group_elements import edit_texts
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, lock_from_json
@@ -459,7 +460,7 @@ class FollowedPlan:
 
     def why(self, task_id: str, plan_id: str | None = None) -> Why:
         node: Node = self.plan.node(task_id)
-        paused = None if self._copy.paused is None else Holder("pause", self.name, "the plan is paused")
+        paused = None if self._copy.paused is None else Reason("pause", self.name, "the plan is paused")
         return explain(self.plan, self.lock, node, paused, self.now())
 
     def cycles(self, plan_id: str | None = None) -> list[EditCycle]:

@@ -8,9 +8,9 @@ from asterism.core.errors import InvalidTask
 from asterism.core.record import InvalidRecord, Record, decode
 
 
-class EditorCost(Record, omit_defaults=True, forbid_unknown_fields=True):
-    """``model`` is the model that answered last. ``dollars`` is None if the price of a model is unknown. ``seconds`` is
-    the time from the requests to their answers."""
+class EditorCost(Record):
+    """What a model has cost that edits a plan. ``model`` is the one that answered last; ``dollars`` is null if a price
+    is unknown. ``seconds`` is the time from the requests to their answers."""
 
     model: str = ""
     calls: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asterism.core.errors import error_text
+from asterism.core.history import Reason
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.awaited import KINDS, wait_text
 from asterism.core.plan.edits import WaitingEdit
@@ -18,20 +19,12 @@ from asterism.core.plan.teardowns import between
 from asterism.core.record import Record, replace
 
 
-class Holder(Record):
-    """One reason: ``kind`` is a fixed word, ``name`` the id of what blocks the task, ``text`` the sentence."""
-
-    kind: str
-    name: str
-    text: str
-
-
 class Why(Record):
     """The answer. ``str`` gives it in one line."""
 
     task_id: str
     status: str
-    holders: tuple[Holder, ...]
+    holders: tuple[Reason, ...]
 
     def __str__(self) -> str:
         return f"{self.task_id} is {self.status}: {'; '.join(holder.text for holder in self.holders)}"
@@ -41,7 +34,7 @@ def why(
     graph: Graph,
     lock: AssignmentLock,
     node: Node,
-    placement: Holder | None,
+    placement: Reason | None,
     now: float,
     edits: Sequence[WaitingEdit] = (),
 ) -> Why:
@@ -55,14 +48,14 @@ def why(
     if source is None:
         return explanation
     text = f"it counts with the priority {node.urgency.name.lower()} of {source.id!r}, which waits for it"
-    return replace(explanation, holders=(*explanation.holders, Holder("priority", source.id, text)))
+    return replace(explanation, holders=(*explanation.holders, Reason("priority", source.id, text)))
 
 
 def _reasons(
     graph: Graph,
     lock: AssignmentLock,
     node: Node,
-    placement: Holder | None,
+    placement: Reason | None,
     now: float,
     edits: Sequence[WaitingEdit],
 ) -> Why:
@@ -96,20 +89,20 @@ def _reasons(
         )
     reason = error_text(node.error) or node.reason
     text = f"it ended at {node.ended_at:.3f}" + (f" ({reason})" if reason else "")
-    return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
+    return Why(node.id, str(node.status), (Reason("ended", str(node.status), text),))
 
 
-def approval_holder(edit: WaitingEdit, task: str) -> Holder:
+def approval_holder(edit: WaitingEdit, task: str) -> Reason:
     """An edit that waits for approval, as what holds a task, or keeps the plan with it from its end."""
     if edit.task == task:
         by = f" by {' or '.join(edit.by)}" if edit.by else ""
-        return Holder("approval", str(edit.id), f"it waits for approval {edit.id}{by}")
+        return Reason("approval", str(edit.id), f"it waits for approval {edit.id}{by}")
     changes = " that changes it" if task in edit.tasks else ""
     text = f"an edit{changes} waits for approval {edit.id}, by {edit.batch.author or 'somebody'}"
-    return Holder("approval", str(edit.id), text if changes else f"{text}, and until then the plan does not end")
+    return Reason("approval", str(edit.id), text if changes else f"{text}, and until then the plan does not end")
 
 
-def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
+def _dependencies(graph: Graph, node: Node) -> tuple[Reason, ...]:
     if not node.open:
         return ()
     unmet = []
@@ -119,10 +112,10 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
         if parent.satisfies(dependency, node) or (undecided and is_lost(parent, dependency, node)):
             continue
         if dependency.on == "teardown":
-            unmet.append(Holder("teardown", source, _not_due(graph, parent)))
+            unmet.append(Reason("teardown", source, _not_due(graph, parent)))
             continue
         need = f"it waits until {source!r} is decided" if undecided else dependency.requirement
-        unmet.append(Holder("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
+        unmet.append(Reason("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
     return tuple(unmet)
 
 
@@ -142,7 +135,7 @@ def _not_due(graph: Graph, setup: Node) -> str:
     return f"it tears down {setup.id!r} when everything between them is over, and waits for {named}{more}"
 
 
-def _waiting_editors(lock: AssignmentLock, node: Node, now: float, named: set[str]) -> tuple[Holder, ...]:
+def _waiting_editors(lock: AssignmentLock, node: Node, now: float, named: set[str]) -> tuple[Reason, ...]:
     """The open cycles whose editors wait for a person, and may repair what this task lacks; without those ``named``."""
     held = [cycle for cycle in lock.cycles.values() if cycle.on_hold and str(cycle.id) not in named]
     concerned = [cycle for cycle in held if cycle.stuck or not node.parents.keys().isdisjoint(cycle.tasks)]
@@ -162,7 +155,7 @@ def _obstacle(node: Node, parent: Node, dependency: Dependency) -> str:
     return f"but {parent.id!r} {'was ' if parent.status is CANCELLED else ''}{parent.status}"
 
 
-def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Reason, ...]:
     if graph.starts_early(node):  # it may start provisionally
         return ()
     if not lock.holds_everything:
@@ -172,7 +165,7 @@ def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tupl
         first, others = lock.waiting[0][0], len(lock.waiting) - 1
         ends = f"the ends of {first!r} and {others} more" if others else f"the end of {first!r}"
         text = f"{ends} {'wait' if others else 'waits'} for review"
-        holders.append(Holder("review", first, text))
+        holders.append(Reason("review", first, text))
     return tuple(holders)
 
 
@@ -185,54 +178,54 @@ def _ends_of(cycle: EditCycle) -> str:
     return f"the end of {named}{more}"
 
 
-def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:
+def _cycle(cycle: EditCycle, subject: str, now: float) -> Reason:
     by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
     age = f"{now - cycle.opened_at:.1f} s"
     held = f"; {cycle.on_hold}" if cycle.on_hold else ""
-    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}{held}")
+    return Reason("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}{held}")
 
 
-def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:
+def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Reason:
     end = (source, graph.nodes[source].epoch)
     for cycle in lock.cycles.values():
         if end in cycle.ends:
             return _cycle(cycle, f"the end of {source!r}", now)
     if graph.nodes[source].provisional:
-        return Holder(
+        return Reason(
             "provisional",
             source,
             f"{source!r} has ended provisionally: the ends above it are under review",
         )
     count = len(lock.cycles)
     are = "1 cycle is" if count == 1 else f"{count} cycles are"
-    return Holder("review", source, f"the end of {source!r} waits for review: {are} open")
+    return Reason("review", source, f"the end of {source!r} waits for review: {are} open")
 
 
-def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
+def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Reason, ...]:
     """What a provisional end waits for."""
     reason = error_text(node.error)
     text = f"it ended at {node.ended_at:.3f}{f' ({reason})' if reason else ''}, and waits to be confirmed"
     above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
-    return Holder("provisional", node.id, text), *above
+    return Reason("provisional", node.id, text), *above
 
 
-def _awaited(node: Node, now: float) -> Holder:
+def _awaited(node: Node, now: float) -> Reason:
     """What a task waits for that is not in the plan."""
     wait, since = node.task.wait_for or {}, node.awaited_since or now
     (kind,) = (kind for kind in KINDS if kind in wait)
-    return Holder(kind, str(wait[kind]), f"it waits {wait_text(wait)}; it has waited {now - since:.1f} s")
+    return Reason(kind, str(wait[kind]), f"it waits {wait_text(wait)}; it has waited {now - since:.1f} s")
 
 
-def _placed(placement: Holder | None) -> tuple[Holder, ...]:
-    return (placement or Holder("turn", "", "it is ready and will be assigned next"),)
+def _placed(placement: Reason | None) -> tuple[Reason, ...]:
+    return (placement or Reason("turn", "", "it is ready and will be assigned next"),)
 
 
-def _running(node: Node, now: float) -> Holder:
+def _running(node: Node, now: float) -> Reason:
     if node.device is None:
-        return Holder("retry", "", f"attempt {node.attempts} failed, and the next one has not begun")
+        return Reason("retry", "", f"attempt {node.attempts} failed, and the next one has not begun")
     since = now - node.started_at if node.started_at is not None else 0.0
     kind = " provisionally" if node.provisional else ""
-    return Holder(
+    return Reason(
         "device",
         node.device,
         f"it runs{kind} on {node.device!r} for {since:.1f} s, attempt {node.attempts}",
