@@ -41,7 +41,7 @@ tasks:
     assert "Output of silent" not in result.output
     assert "Output of fine" not in result.output
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert '<span class="stderr">main.c:3: error: expected a semicolon</span>' in page
+    assert '["stderr","main.c:3: error: expected a semicolon"]' in page
     assert "correct-horse" not in page
 
 
@@ -59,8 +59,8 @@ def test_the_traceback_of_a_function_is_on_the_screen_in_the_story_and_in_the_re
     assert shown.count(", in fall\n") == 10  # more lines than of other output
     assert "RuntimeError: at the ground with [secret]" in shown
     page = report.read_text(encoding="utf-8")
-    assert '<span class="traceback">RuntimeError: at the ground with [secret]</span>' in page
-    assert "<pre>Traceback (most recent call last):\n" in page[page.index('id="stories"') :]
+    assert '["traceback","RuntimeError: at the ground with [secret]"]' in page
+    assert '"traceback":"Traceback (most recent call last):\\n' in page
     if stored:
         story = CliRunner().invoke(commands, ["plan", "story", "nightly", *store]).output
         assert "  failed  RuntimeError: at the ground with [secret]\n    Traceback (most recent call last):\n" in story

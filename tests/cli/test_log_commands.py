@@ -143,7 +143,7 @@ def test_the_logs_of_a_plan_in_a_store(scene: Scene) -> None:
     shown = ran.output[ran.output.index("Output of load") :]
     assert shown.startswith("Output of load, attempt 2:\n")
     assert "  no such table\n" in shown
-    assert '<span class="stderr">no such table</span>' in report.read_text(encoding="utf-8")
+    assert '["stderr","no such table"]' in report.read_text(encoding="utf-8")
     everything = scene.ok("plan", "logs", "nightly").splitlines()
     assert "report | reported" in everything
     assert "load (2) | no such table" in everything

@@ -10,8 +10,9 @@ import pytest
 from mcp import Client, MCPError
 
 from asterism.core.plan.edits import EDITS, edits_from_json
-from asterism.mcp.mcp_resources import PROMPTS
+from asterism.mcp.mcp_resources import PROMPTS, _with_aliases
 from asterism.mcp.mcp_tools import TOOLS
+from asterism.models.device_aliases import DeviceAliases
 from asterism.planfile.loader import examine
 from tests.mcp.mcp_scenes import ADD, MODES, call, ended, plan_client, running_plan, server_of
 from tests.server.server_scenes import plan_text
@@ -122,3 +123,11 @@ def test_prompts_tell_the_truth() -> None:
     assert not mistakes
     assert plan is not None
     assert len(plan.constellation) == 4
+
+
+def test_tasks_of_a_report_that_are_called_as_fields_are_have_aliases_too() -> None:
+    aliases = DeviceAliases(["kitchen"])
+    tasks = {name: {"story": [{"why": "on kitchen"}]} for name in ("data", "device", "why")}
+    shown = _with_aliases({"plan": {"device": "kitchen"}, "tasks": tasks, "logs": {"device": []}}, aliases)
+    assert "kitchen" not in str(shown)
+    assert list(shown["tasks"]) == ["data", "device", "why"]

@@ -329,3 +329,23 @@ def test_parameters_are_in_the_report_without_secrets(monkeypatch: pytest.Monkey
         ("mirror", "https://h/x"),
         ("mirrors", '["https://h/x", "postgresql://user:***@h/x"]'),
     )
+
+
+def test_definitions_are_in_the_report_without_what_looks_like_a_secret() -> None:
+    """A report is a file that people send to others."""
+    plan = Constellation("release")
+    plan.add(
+        Task(
+            "ask",
+            http={
+                "url": "https://ann:hunter22@example.org/x",
+                "headers": {"Api-Token": "hunter22", "Authorization": "Basic hunter22"},
+            },
+        )
+    )
+    plan.add(Task("load", argv=["load", "postgresql://ann:hunter22@db/x"], env={"DB_PASSWORD": "hunter22", "DAY": "1"}))
+    plan.add(Task("call", call=work))
+    report = report_of(Result(plan, [], None, "scoped"))
+    assert "hunter22" not in str(report)
+    assert report["tasks"]["load"]["definition"]["env"] == {"DB_PASSWORD": "[secret]", "DAY": "1"}
+    assert report["tasks"]["call"]["definition"]["id"] == "call"

@@ -18,7 +18,7 @@ from asterism.base.text import clean, echo_data, json_text, short
 from asterism.cli.cli_context import ask_again, format_clock, note, refuse_options
 from asterism.cli.screen import Screen
 from asterism.core.attempt_log import LogLine
-from asterism.report.log_text import log_text
+from asterism.report.result_summary import log_text
 
 FOLLOW_TIMEOUT = 20.0
 """How long an answer may wait for a line, in seconds."""

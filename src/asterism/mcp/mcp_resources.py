@@ -21,14 +21,15 @@ from asterism.api.credentials import Credential
 from asterism.api.local.problem_statuses import checked_name
 from asterism.api.system import LocalSystem
 from asterism.base.text import clean
+from asterism.core.json_values import JsonObject
 from asterism.core.record import encode_json
 from asterism.durable.stored_plans import logs_of_tasks, read_plan
 from asterism.mcp.mcp_tools import TOOLS, McpHost
 from asterism.models.device_aliases import DeviceAliases, fleet_aliases
 from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
-from asterism.report.log_text import failed_tasks
-from asterism.report.result_report import PlanOrigin, report_of
+from asterism.report.result_report import BY_TASK, PlanOrigin, report_of
+from asterism.report.result_summary import failed_tasks
 from asterism.store.protocol import PLANS
 
 PREFIX = "asterism://plans/"
@@ -79,8 +80,14 @@ async def _report(system: LocalSystem, name: str, aliases: DeviceAliases) -> str
         stored.record.head.file, stored.record.head.params
     )  # who may read this plan may not list others
     return await asyncio.to_thread(
-        lambda: report(aliases.document(report_of(result, None, lambda task: logs.get(task, ()), origin)))
+        lambda: report(_with_aliases(report_of(result, None, lambda task: logs.get(task, ()), origin), aliases))
     )
+
+
+def _with_aliases(documents: JsonObject, aliases: DeviceAliases) -> JsonObject:
+    """The documents of a report; those by task have names of tasks as keys, which are no fields."""
+    by_task = {name: {task: aliases.document(item) for task, item in documents[name].items()} for name in BY_TASK}
+    return {**{name: aliases.document(part) for name, part in documents.items() if name not in BY_TASK}, **by_task}
 
 
 RESOURCES = (

@@ -17,7 +17,7 @@ from asterism.core.record import Record, field
 if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
     from asterism.core.plan.node import Node
-    from asterism.core.plan.task import Dependency, Task
+    from asterism.core.plan.task import Task
     from asterism.orchestrator.plan_mask import PlanMask
 
 STATUSES = ("pending", "waiting", "queued", "starting", "running", "completed", "failed", "cancelled", "removed")
@@ -123,20 +123,17 @@ LONGEST_LABEL = 60
 def picture(
     plan: Constellation,
     secrets: PlanMask | None = None,
-    gone: Mapping[str, Iterable[Dependency]] | None = None,
     phase: Callable[[Node], str | None] | None = None,
     *,
     work: bool = False,
     opened: Collection[str] = (),
 ) -> Picture:
-    """The plan as it is now. A large group is one task with counts, unless it is ``opened``. ``gone`` maps tasks that
-    an edit removed to their dependencies. ``phase`` returns what a running task of a fleet does: it may be queued. With
-    ``work``, each task shows what it executes, whatever its description says.
-
-    A removed task is drawn after its dependencies, and no present task is drawn after it."""
+    """The plan as it is now. A large group is one task with counts, unless it is ``opened``. ``phase`` returns what a
+    running task of a fleet does: it may be queued. With ``work``, each task shows what it executes, whatever its
+    description says."""
     from asterism.orchestrator.plan_mask import PlanMask  # drawings of other data do not need it
 
-    secrets, gone = secrets or PlanMask(plan), gone or {}
+    secrets = secrets or PlanMask(plan)
     folded = folded_groups(plan, opened)
 
     def status(node: Node) -> str:
@@ -145,14 +142,7 @@ def picture(
     drawn_tasks = [
         _drawn_task(node, status(node), secrets, work, folded.counts(node.id, status)) for node in folded.nodes(plan)
     ]
-    drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]
     lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in folded.dependencies(plan)]
-    lines += [
-        DrawnEdge(folded.group_of.get(edge.source, edge.source), edge.target, edge.on, edge.when)
-        for edges in gone.values()
-        for edge in edges
-        if edge.source in plan or edge.source in gone
-    ]
     return Picture(plan.id, tuple(drawn_tasks), tuple(lines))
 
 

@@ -30,8 +30,7 @@ from asterism.orchestrator.events import EditEvent, EventBus, Subscription
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result, tasks_with_tracebacks, tracebacks_in
 from asterism.report.html_report import report
-from asterism.report.log_text import LogsOf
-from asterism.report.result_summary import figures
+from asterism.report.result_summary import LogsOf, figures
 
 COMPLETED = ("completed", "repaired")
 ABOUT_THE_SAME = 0.05
@@ -44,6 +43,10 @@ MOST_LINES = 500
 """How many lines of the output of an attempt a report has: the last ones."""
 LARGEST_OUTPUT = 4_000_000
 """How many letters of output a report has in all."""
+
+
+BY_TASK = ("tasks", "logs")
+"""The parts of a report whose keys are the names of tasks."""
 
 
 class _Brief(reprlib.Repr):
@@ -178,7 +181,7 @@ def _details(
             stories.setdefault(task, []).append(line)
     details = {
         node.id: {
-            "definition": secrets.shown(_definition(node)),
+            "definition": _without_secrets("", secrets.shown(_definition(node))),
             "result": None if values.get(node.id) is None else secrets.shown(_shown(values[node.id])),
             "story": stories.get(node.id, []),
         }
@@ -326,7 +329,7 @@ def _summary(result: Result, origin: PlanOrigin, secrets: PlanMask) -> JsonObjec
         "began": _date(started),
         "device": list(dict.fromkeys(node.device for node in plan.nodes.values() if node.device))[:MOST_DEVICES],
         "file": origin.file,
-        "figures": figures(result)[1:],  # the page begins with the state
+        "figures": figures(result)[2:],  # the page begins with the state and the counts
         "params": [(name, _param(name, value, secrets)) for name, value in origin.params.items()],
         "earlier": [{**asdict(run), "took": run.took} for run in origin.earlier],
     }
@@ -359,7 +362,7 @@ def _param(name: str, value: Any, secrets: PlanMask) -> str:
 
 def _without_secrets(name: str, value: Any) -> Any:
     """A value without what a name in it calls a secret, and without the logins of addresses, however deep."""
-    if named_like_a_secret(name):
+    if named_like_a_secret(name.replace("-", "_")) or name.lower() in ("authorization", "cookie"):
         return HIDDEN
     if isinstance(value, Mapping):
         return {key: _without_secrets(str(key), item) for key, item in value.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -402,6 +402,26 @@ def _waiting_json(edit: WaitingEdit, record: StoredConstellation, receivers: lis
         "escalates_at": None if escalation is None else edit.at + escalation,
         "escalates_to": receivers,
     }
+
+
+def drawing(
+    plan: Constellation,
+    form: str,
+    width: int = 80,
+    opened: Collection[str] = (),
+    phase: Callable[[Node], str | None] | None = None,
+) -> documents.Drawing:
+    """A plan as ``text`` of at most ``width`` cells a line, or ``mermaid``. ``phase`` tells what running tasks
+    do, ``opened`` which large groups are drawn task by task. Secrets are masked."""
+    from asterism.report import mermaid, terminal  # rich, which other documents do not need
+    from asterism.report.picture import picture
+
+    drawn = picture(plan, PlanMask(plan), phase=phase, opened=opened)
+    if form == "text":
+        text = terminal(drawn, width)
+        styles = [documents.TextStyle(start=span.start, end=span.end, style=str(span.style)) for span in text.spans]
+        return documents.Drawing(name=plan.id, form=form, text=text.plain, styles=styles)
+    return documents.Drawing(name=plan.id, form=form, text=mermaid(drawn))
 
 
 def cause_text(needs: Sequence[str], reasons: Sequence[str]) -> str:

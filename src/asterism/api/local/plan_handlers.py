@@ -140,16 +140,14 @@ async def copy_plan(system: LocalSystem, request: declared.CopyPlan) -> document
 
 
 async def draw_plan(system: LocalSystem, request: declared.DrawPlan) -> documents.Drawing:
-    from asterism.api.local.plan_drawings import drawing  # the report and rich, which other operations do not need
-
     how = request.form, request.width, request.opened.split("|")
     if request.version is None:
         stored = await read_plan(system.fleet, request.plan, for_thread=not system.own)
         plan: Constellation = stored.record.plan
-        draw = partial(drawing, plan, *how, stored.phase)
+        draw = partial(plan_documents.drawing, plan, *how, stored.phase)
     else:
         plan = (await plan_at(system.fleet.store, request.plan, request.version)).plan
-        draw = partial(drawing, plan, *how)
+        draw = partial(plan_documents.drawing, plan, *how)
     return await _apart(system, plan, draw)
 
 

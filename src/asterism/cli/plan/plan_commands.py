@@ -150,10 +150,11 @@ def show(
     opened: tuple[str, ...],
     as_json: bool,
 ) -> Any:
-    """List the tasks of a plan as it is now, each below a task that it depends on.
+    """List the tasks of a plan as it is now, with their states.
 
-    A foreach of more than 100 elements is one task with counts. In CSV it has a row for each element, times are seconds
-    since 1970, and a ' is put before a text that a spreadsheet would calculate."""
+    Each is below a task that it depends on. A foreach of more than 100 elements is one task with counts. In CSV it has
+    a row for each element, times are seconds since 1970, and a ' is put before a text that a spreadsheet would
+    calculate."""
     check_drawing_options(as_mermaid, as_json)
     if as_csv and (as_mermaid or as_json or opened):
         raise click.UsageError("--csv has a row for each task; give none of --mermaid, --json and --open with it.")

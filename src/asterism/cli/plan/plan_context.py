@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation
     from asterism.core.plan.edits import EditBatch
     from asterism.orchestrator.result import Result
-    from asterism.report.log_text import LogsOf
     from asterism.report.result_report import PlanOrigin, Recording
+    from asterism.report.result_summary import LogsOf
 
 
 ALL_PROCESSORS = "one per processor"
@@ -202,9 +202,15 @@ def print_result(
     reads the logs of tasks, by default those that this process has kept; ``origin`` is for the report. Returns the exit
     code."""
     from asterism.cli.screen import forget_output
-    from asterism.report.log_text import failure_logs
     from asterism.report.result_report import NO_ORIGIN, write_report
-    from asterism.report.result_summary import failure_reasons, produced_lines, result_json, state_lines, summary_lines
+    from asterism.report.result_summary import (
+        failure_logs,
+        failure_reasons,
+        produced_lines,
+        result_json,
+        state_lines,
+        summary_lines,
+    )
 
     screen.say()
     for reason in failure_reasons(result):
@@ -266,7 +272,7 @@ def check_drawing_options(as_mermaid: bool, as_json: bool) -> None:
 
 def draw(plan: Constellation, as_mermaid: bool) -> None:
     """Print a plan as a list, or as a flowchart."""
-    from asterism.api.local.plan_drawings import drawing
+    from asterism.api.local.plan_documents import drawing
     from asterism.cli.screen import Screen
 
     _print_drawing(drawing(plan, "mermaid" if as_mermaid else "text", Screen().width))

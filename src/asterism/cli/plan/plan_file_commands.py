@@ -449,9 +449,10 @@ def show(
     params_file: str | None,
     only: tuple[str, ...],
 ) -> None:
-    """List the tasks of a plan file, or of the Python plan at module:plan, each below a task that it depends on.
+    """List the tasks of a plan file, or of the Python plan at module:plan.
 
-    `asterism plan show NAME` shows a plan in a store, with the states of its tasks."""
+    Each is below a task that it depends on. `asterism plan show NAME` shows a plan in a store, with the states of its
+    tasks."""
     from asterism.planfile.python_plan import is_python_plan
 
     check_drawing_options(as_mermaid, as_json)

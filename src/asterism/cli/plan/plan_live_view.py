@@ -43,9 +43,8 @@ from asterism.core.plan.task import Lane, lane_of, needs_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
-from asterism.report.log_text import LONGEST_LINE
 from asterism.report.picture import counts_text
-from asterism.report.result_summary import state_tone
+from asterism.report.result_summary import LONGEST_LINE, state_tone
 
 FASTEST = 1 / 8
 """The shortest time between two frames, in seconds."""

@@ -51,8 +51,8 @@ from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import ConstellationEvent, EditEvent, Event, EventBus, TaskEvent
 from asterism.orchestrator.result import Result
-from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import EarlierRun, PlanOrigin, Recording
+from asterism.report.result_summary import LogsOf, failed_tasks
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 5

@@ -11,7 +11,7 @@ import { html, render, signal, useEffect, useMemo } from "./ui.js";
 import { clock, duration, mark, plural, words } from "./words.js";
 
 const VIEWS = { summary: "Summary", graph: "Plan", timeline: "Timeline", edits: "Edits" };
-const MOST = 50; // failures in the summary
+const [MOST, FEW] = [50, 12]; // failures in the summary, and cancelled tasks
 const data = JSON.parse(document.getElementById("data").textContent);
 const { plan, summary } = data;
 const home = ["plans", plan.name, "summary"];
@@ -84,7 +84,7 @@ function Summary() {
         <p class="head"><b>${to(task)}</b><span class="note">failed${task.device && ` on ${task.device}`}${task.attempts > 1 && ` after ${plural(task.attempts, "attempt")}`}</span><span class="spring"></span><time>${clock(task.ended_at)}</time></p>
         ${task.reason && html`<p class="reason">${task.reason}</p>`}</li>`)}</ol>
       ${failed.length > MOST && html`<p class="note">and ${plural(failed.length - MOST, "more failed task")}</p>`}
-      ${never.length > 0 && html`<p class="note">${plural(never.length, "task")} cancelled: ${never.slice(0, MOST).map((task, index) => [index ? ", " : "", to(task)])}${never.length > MOST && ` and ${plural(never.length - MOST, "more")}`}</p>`}</section>`}
+      ${never.length > 0 && html`<p class="note">${plural(never.length, "task")} cancelled: ${never.slice(0, FEW).map((task, index) => [index ? ", " : "", to(task)])}${never.length > FEW && ` and ${never.length - FEW} more`}</p>`}</section>`}
     ${summary.params.length > 0 && html`<section><h3>Parameters</h3><${Pairs} items=${summary.params} /></section>`}
     ${summary.earlier.length > 0 && html`<section><h3>Earlier runs</h3>${table("Earlier runs", ["Plan", "State", "Began", "Duration"], summary.earlier.map((run) => ({ key: run.name, cells: [run.name, html`<${Status} status=${run.state} />`, clock(run.started_at), run.took === null ? "" : duration(run.took)] })))}</section>`}
     <section><h3>Figures</h3><${Pairs} items=${summary.figures} /></section>
