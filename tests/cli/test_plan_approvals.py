@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asterism.api.system import LocalSystem
-from asterism.cli.top.top_views import Filter, read_listing
+from asterism.cli.top import read_listing
 from asterism.core.errors import AsterismError
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
@@ -121,8 +121,8 @@ def test_top_says_that_an_edit_waits(scene: Scene) -> None:
     submit(scene, "--remove", "test")
 
     async def look(fleet: Fleet) -> None:
-        (row,) = (await read_listing(LocalSystem(fleet), "plans", Filter())).rows
-        assert str(row.cells[1]).endswith(", 1 approval waits")
+        ((_, cells),) = (await read_listing(LocalSystem(fleet), "plans")).rows
+        assert str(cells[1]).endswith(", 1 approval waits")
 
     scene.ask(look)
 

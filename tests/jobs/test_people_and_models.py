@@ -15,7 +15,7 @@ import pytest
 from mcp import Client
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
-from asterism.cli.top.top_app import SystemThread, Top
+from asterism.cli.top import SystemThread, Top
 from tests.agents.test_acp_executor import PLAIN
 from tests.cli.cli_scenes import read_until
 from tests.cli.server_thread import server_thread

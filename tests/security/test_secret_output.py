@@ -9,18 +9,7 @@ import pytest
 
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
 from asterism.api.system import LocalSystem
-from asterism.cli.top.top_views import (
-    NOTICES,
-    PLANS,
-    RUNS,
-    TASKS,
-    Filter,
-    LogFeed,
-    Subject,
-    page,
-    read_listing,
-    why_page,
-)
+from asterism.cli.top import NOTICES, PLANS, RUNS, Subject, page, read_listing, read_log
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
 from tests.server.server_scenes import ServerScene
@@ -70,14 +59,12 @@ async def test_nothing_in_the_terminal_has_a_secret() -> None:
         await executed(fleet)
         system, shown = LocalSystem(fleet), list[Any]()
         for kind in (PLANS, RUNS, NOTICES):
-            shown += (await read_listing(system, kind, Filter())).rows
-        shown += (await read_listing(system, TASKS, Filter(), "nightly")).rows
-        subjects = [Subject(TASKS, name, "nightly") for name in ("spills", "says")]
-        subjects += [Subject(RUNS, run.id) for run in await fleet.store.find(Query())]
+            shown += [[str(cell) for cell in cells] for _, cells in (await read_listing(system, kind)).rows]
+        subjects = [Subject(PLANS, "nightly"), *(Subject(RUNS, run.id) for run in await fleet.store.find(Query()))]
         for subject in subjects:
-            shown += [*await page(system, subject, 80), *await why_page(system, subject, 80)]
-            shown += await LogFeed(subject).read(system)
-    texts = [str([str(cell) for cell in row.cells]) if hasattr(row, "cells") else str(row) for row in shown]
+            shown += [*await page(system, subject, 80), *await page(system, subject, 80, why=True)]
+            shown += (await read_log(system, subject, None))[0]
+    texts = list(map(str, shown))
     assert [text for text in texts if VALUE in text] == []
     assert any("bad [secret]" in text for text in texts)
 

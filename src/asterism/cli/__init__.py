@@ -14,7 +14,7 @@ plan                   ``plan_commands``; ``plan_execution`` runs plans, ``plan_
                        ``plan_views`` prints the documents of the API
 runs, batch            ``runs_commands``; ``run_views``; ``runs_watch`` is the live view of ``runs watch``
 workflow, schedule     ``workflow_commands``, ``schedule_commands``, ``schedule_views``
-fleet, notice, limit,  ``fleet_commands``, ``fleet_views``; ``top_app`` and ``top_views`` are ``asterism top``
+fleet, notice, limit,  ``fleet_commands``, ``fleet_views``; ``top`` is ``asterism top``
 event, top
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, and its log
 serve, mcp             ``serve_commands``; ``server_process`` has their processes

@@ -51,7 +51,7 @@ _SECTIONS = {
     "Plan files": {
         "plan.plan_file_commands:run": "Run the plan in a plan file, or the Python plan at module:plan.",
         "plan.plan_file_commands:check": "Report every mistake in a plan file, with line numbers.",
-        "plan.plan_file_commands:show": "Draw the plan in a plan file, or the Python plan at module:plan.",
+        "plan.plan_file_commands:show": "List the tasks of a plan file, or of the Python plan at module:plan.",
         "plan.plan_file_commands:schema": "Print the JSON Schema of plan files.",
     },
     "Plans in a store": {
@@ -68,7 +68,7 @@ _SECTIONS = {
         "fleet.device_commands:device": "Run and manage devices: join, list, show, drain, scores.",
         "fleet.fleet_commands:fleet": "Show and change the settings of a fleet; print its metrics.",
         "fleet.device_commands:monitor": "Monitor the devices of a fleet without executing runs.",
-        "fleet.fleet_commands:top": "Watch and steer plans, runs and devices in the terminal.",
+        "fleet.fleet_commands:top": "Watch plans, runs and devices in the terminal.",
         "fleet.fleet_commands:notice": "List and follow the notices of a fleet.",
         "fleet.audit_commands:audit": "List and export who changed what, and who was refused it.",
         "fleet.serve_commands:serve": "Serve a store over HTTP: API, page and devices.",

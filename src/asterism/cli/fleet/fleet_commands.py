@@ -327,11 +327,10 @@ TABS = ("plans", "runs", "devices", "series", "notices")
 @option("--tab", "What to show first.", type=click.Choice(TABS), default="plans")
 @store_option
 def top(tab: str, store: str | None) -> None:
-    """Watch and steer plans, runs and devices in the terminal.
+    """Watch plans, runs and devices in the terminal.
 
     It shows the plans, runs, devices, series and notices of a store, or of a server. Keys: 1 to 5 for the tabs, Enter
-    for details, w for why something does not run, l for its log, / to filter, s to sort, p to pause or resume, c to
-    cancel, r to retry, q to quit. It needs the extra 'top'."""
+    for details, w for why something does not run, l for its log, / to filter, q to quit. It needs the extra 'top'."""
     from asterism.base.startup import install_hint
 
     try:
@@ -342,7 +341,7 @@ def top(tab: str, store: str | None) -> None:
         raise click.ClickException(
             "asterism top needs a terminal. Without one, use: asterism runs watch, plan list or notice list"
         )
-    from asterism.cli.top.top_app import SystemThread, Top
+    from asterism.cli.top import SystemThread, Top
 
     with SystemThread(store) as opened:
         Top(opened, tab).run()

@@ -1,1 +1,0 @@
-"""``asterism top``: a system, live, in the terminal."""
