@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, DeviceEvent, LocalDevice, Orchestrator, Task, Work, edits
+from asterism import Constellation, DeviceEvent, LocalDevice, Options, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, UnknownTask
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
@@ -118,6 +118,14 @@ def test_an_unknown_edit_on_and_a_max_cycles_of_zero_are_refused() -> None:
         Orchestrator(editor=lambda view, events: None, edit_on="sometimes")
     with pytest.raises(ValueError, match="max_cycles"):
         Orchestrator(max_cycles=0)
+
+
+def test_options_are_a_record_and_a_parameter_replaces_a_field() -> None:
+    options = Options(policy="global", max_cycles=2)
+    chosen = Orchestrator(options=options, max_cycles=1).options
+    assert (chosen.policy, chosen.max_cycles, options.max_cycles) == ("global", 1, 2)
+    with pytest.raises(TypeError, match="polcy"):
+        Orchestrator(polcy="global")
 
 
 def test_a_task_goes_only_where_its_needs_are_met() -> None:

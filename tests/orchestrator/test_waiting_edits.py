@@ -193,7 +193,7 @@ async def test_two_edits_that_hold_the_same_task_both_have_to_be_decided() -> No
     await asyncio.sleep(5.0)
     assert ORDER == ["a"]
     execution = runner.scheduler.find("p")
-    check_invariants(execution.plan, execution.outside_the_queue())
+    check_invariants(execution.plan, set(execution.waits))
     runner.refuse(second, "ann")
     await running
     assert ORDER == ["a", "b"]

@@ -63,7 +63,7 @@ class Scene:
     async def turn(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
-        check_invariants(self.plan, self.execution.outside_the_queue())
+        check_invariants(self.plan, set(self.execution.waits))
 
     def arrive(self, task: str, value: Any) -> None:
         self.execution.waits.complete(self.world.sought[task], value)

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from asterism.orchestrator.events import EventBus as EventBus
     from asterism.orchestrator.events import Subscription as Subscription
     from asterism.orchestrator.events import TaskEvent as TaskEvent
+    from asterism.orchestrator.options import Options as Options
     from asterism.orchestrator.orchestrator import Orchestrator as Orchestrator
     from asterism.orchestrator.result import Result as Result
     from asterism.orchestrator.result import StoreRecords as StoreRecords

@@ -576,9 +576,6 @@ class Execution:
         self.plan.queue.activate_all()
         self.wake()
 
-    def outside_the_queue(self) -> set[Node]:  # for tests
-        return set(self.waits)
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def open_cycles(self) -> None:

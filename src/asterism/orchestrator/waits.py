@@ -119,6 +119,7 @@ class Waits:
 
     def add(self, node: Node, reason: str, due: Callable[[], None] = lambda: None) -> Wait:
         """Let a task wait that has left the queue: an edit holds it, or its last execution still stops."""
+        self.remove(node)
         wait = self._waits[node] = Wait(reason, due)
         return wait
 

@@ -162,7 +162,7 @@ class Race:
         """Here an error would be the editor's own, and swallowed: it is noted instead."""
         execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
-            check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
+            check_invariants(self.plan, set(execution.waits) if execution is not None else ())
         except AssertionError as error:
             self.problems.append(f"invariant: {error}")
 

@@ -90,7 +90,7 @@ class Wild:
     def _look(self) -> None:
         execution = self.orchestrator.scheduler._executions.get(self.plan.id)
         try:
-            check_invariants(self.plan, execution.outside_the_queue() if execution is not None else ())
+            check_invariants(self.plan, set(execution.waits) if execution is not None else ())
         except AssertionError as error:
             self.problems.append(f"invariant: {error}")
 
