@@ -46,7 +46,8 @@ def report(documents: Mapping[str, Any]) -> str:
     # Should escaping ever fail, the browser still runs nothing but this one script and loads nothing at all.
     digest = b64encode(sha256(script.encode()).digest()).decode()
     reasons = (f"{task['id']} failed: {task['reason']}" for task in plan["tasks"] if task["status"] == "failed")
-    lines = (f"{plan['state_text']} {summary['took']}, began {summary['began']}", *reasons)
+    began = f", began {summary['began']}" if summary["began"] else ""
+    lines = (f"{plan['state_text']} {summary['took']}{began}", *reasons)
     return _FILE.substitute(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         title=markup(plan["name"]),

@@ -322,11 +322,12 @@ def _accepted(entry: PlanEntry, applied: Mapping[int, EditEvent], secrets: PlanM
 def _summary(result: Result, origin: PlanOrigin, secrets: PlanMask) -> JsonObject:
     """What is only in reports: how long the plan took, with which parameters, beside earlier plans of its file."""
     plan = result.plan
-    started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
     state = "repaired" if plan.repaired else str(result.state)
+    seconds = None if plan.started_at is None or plan.ended_at is None else plan.ended_at - plan.started_at
+    took = "" if seconds is None else f"after {format_duration(seconds)}{_compared(state, seconds, origin.earlier)}"
     return {
-        "took": f"after {format_duration(ended - started)}{_compared(state, ended - started, origin.earlier)}",
-        "began": _date(started),
+        "took": took,
+        "began": "" if plan.started_at is None else _date(plan.started_at),
         "device": list(dict.fromkeys(node.device for node in plan.nodes.values() if node.device))[:MOST_DEVICES],
         "file": origin.file,
         "figures": figures(result)[2:],  # the page begins with the state and the counts

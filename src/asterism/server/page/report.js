@@ -77,9 +77,9 @@ function Summary() {
   const to = (task) => html`<a href=${addressOf(["plans", plan.name, "graph"], { task: task.id })}>${task.id}</a>`;
   return html`<div class="column report">
     <div class="row-head"><h2>${plan.name}</h2><${Status} status=${plan.state} text=${plan.state_text} /></div>
-    <p>${summary.took.replace(/^a/, "A")}</p>
+    ${summary.took && html`<p>${summary.took.replace(/^a/, "A")}</p>`}
     <p class="counts">${Object.entries(plan.counts).map(([status, number]) => html`<a class=${`count is-${status}`} href=${addressOf(["plans", plan.name, "graph"], { status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</a>`)}</p>
-    <p class="note">${[`Began ${summary.began}`, summary.device.length && `on ${summary.device.join(", ")}`, summary.file && `from ${summary.file}`].filter(Boolean).join(" · ")}</p>
+    <p class="note">${[summary.began && `Began ${summary.began}`, summary.device.length && `on ${summary.device.join(", ")}`, summary.file && `from ${summary.file}`].filter(Boolean).join(" · ")}</p>
     ${failed.length + never.length > 0 && html`<section><h3>Failures</h3><ol class="batches">${failed.slice(0, MOST).map((task) => html`<li class="batch is-failed" key=${task.id}>
         <p class="head"><b>${to(task)}</b><span class="note">failed${task.device && ` on ${task.device}`}${task.attempts > 1 && ` after ${plural(task.attempts, "attempt")}`}</span><span class="spring"></span><time>${clock(task.ended_at)}</time></p>
         ${task.reason && html`<p class="reason">${task.reason}</p>`}</li>`)}</ol>
