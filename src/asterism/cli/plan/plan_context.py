@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +26,6 @@ from asterism.core.json_values import JsonObject
 from asterism.core.record import Record
 
 if TYPE_CHECKING:
-    from asterism.api.documents import Drawing
     from asterism.api.system import System
     from asterism.cli.screen import Screen
     from asterism.core.plan.constellation import Constellation
@@ -272,10 +271,14 @@ def check_drawing_options(as_mermaid: bool, as_json: bool) -> None:
 
 def draw(plan: Constellation, as_mermaid: bool) -> None:
     """Print a plan as a list, or as a flowchart."""
-    from asterism.api.local.plan_documents import drawing
     from asterism.cli.screen import Screen
+    from asterism.report import mermaid, picture, terminal
 
-    _print_drawing(drawing(plan, "mermaid" if as_mermaid else "text", Screen().width))
+    screen = Screen()
+    if as_mermaid:
+        click.echo(mermaid(picture(plan)), nl=False)
+    else:
+        screen.say(terminal(picture(plan), screen.width))
 
 
 async def draw_stored(
@@ -283,21 +286,16 @@ async def draw_stored(
 ) -> None:
     """The same for a plan in a store or at a server, as it is now or at a version. The elements of the large groups
     ``opened`` are listed."""
-    from asterism.cli.screen import Screen
-
-    width = max(1, min(Screen().width, 10_000))
-    form: Literal["text", "mermaid"] = "mermaid" if as_mermaid else "text"
-    _print_drawing(await system.draw_plan(name, form, width, version, "|".join(opened)))
-
-
-def _print_drawing(drawing: Drawing) -> None:
     from asterism.cli.plan.plan_views import drawing_text
     from asterism.cli.screen import Screen
 
-    if drawing.form == "text":
-        Screen().say(drawing_text(drawing))
-    else:
+    screen = Screen()
+    width = max(1, min(screen.width, 10_000))
+    drawing = await system.draw_plan(name, "mermaid" if as_mermaid else "text", width, version, "|".join(opened))
+    if as_mermaid:
         click.echo(drawing.text, nl=False)
+    else:
+        screen.say(drawing_text(drawing))
 
 
 # -- batches of edits --------------------------------------------------------------------------------------------------
