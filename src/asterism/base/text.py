@@ -29,6 +29,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -93,6 +94,8 @@ def json_text(document: Any, *, indent: int | None = None, encoding: str | None 
 
 
 def _fields(value: Any) -> Any:
+    if is_dataclass(value):  # one with slots has no dictionary
+        return {part.name: getattr(value, part.name) for part in fields(value)}
     return asdict(value) if isinstance(value, Record | Struct) else vars(value)
 
 
