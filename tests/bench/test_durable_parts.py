@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from bench import __main__ as command
-from bench.durable import page, restate_server, resume, speed, waiting, work
+from bench.durable import calls, page, restate_server, resume, speed, waiting, work
 from bench.durable.peers import PEERS, asterism_steps, installed, load, raw_steps, recorded, restate_steps
 from bench.graphs import chain, independent, layers
 from bench.measure import Sample
@@ -212,3 +212,9 @@ def test_all_parts_have_a_page() -> None:
     assert list(parts) == ["durable-speed", "durable-resume", "durable-waiting"]
     assert file == "benchmarks-durable.md"
     assert all(name in command.PARTS for name in parts)
+
+
+def test_a_durable_task_of_a_chain_keeps_its_budget_of_calls() -> None:
+    counted = calls.by_package(calls.calls_per_task(60))
+    assert {name: number for name, number in counted.items() if number > calls.BUDGET.get(name, 1.0)} == {}
+    assert counted["core"] > 10, "nothing was counted"
