@@ -105,7 +105,7 @@ def test_what_a_batch_undoes_is_in_its_json_only_if_it_undoes_something() -> Non
     assert "undoes" not in FIRST.to_json()
     batch = EditBatch((), undoes=3)
     assert EditBatch.from_json(batch.to_json()) == batch
-    with pytest.raises(InvalidTask, match="undoes of a batch is a version, not 'x'"):
+    with pytest.raises(InvalidTask, match="a batch: undoes must be a whole number, not 'x'"):
         EditBatch.from_json({"edits": [], "undoes": "x"})
 
 

@@ -19,13 +19,29 @@ from asterism.core.plan.task import (
     teardown_dependencies,
 )
 from asterism.core.plan.task_approval import may_decide
-from asterism.core.record import Record, decode, encode, replace
+from asterism.core.record import InvalidRecord, Record, decode, encode, replace
 
 Key = str | tuple[str, str]
 """What an edit names: a task id, or a dependency as (source, target)."""
 
 
-class AddTask(Record):
+class _Edit(Record, forbid_unknown_fields=True):
+    op: ClassVar[str]
+
+    def to_json(self) -> JsonObject:
+        return {"op": self.op, **encode(self)}
+
+
+class _TaskEdit(_Edit):
+    """An edit of a task."""
+
+    task_id: str
+
+    def names(self) -> tuple[Key, ...]:
+        return (self.task_id,)
+
+
+class AddTask(_Edit):
     """Add a task. AddDependency in the same batch adds its dependencies."""
 
     op: ClassVar = "add_task"
@@ -41,22 +57,14 @@ class AddTask(Record):
         return f"add task {self.task.id!r}"
 
 
-class RemoveTask(Record):
+class RemoveTask(_TaskEdit, omit_defaults=True):
     """Remove a task that has not started, or only provisionally.
 
     If other tasks depend on it, the batch must rewire or remove them, or set ``dependents``: ``"remove"`` removes all
     tasks below it, ``"bridge"`` makes them depend on its parents."""
 
     op: ClassVar = "remove_task"
-    task_id: str
     dependents: str | None = None
-
-    def names(self) -> tuple[Key, ...]:
-        return (self.task_id,)
-
-    def to_json(self) -> JsonObject:
-        out: JsonObject = {"op": self.op, "task_id": self.task_id}
-        return out if self.dependents is None else {**out, "dependents": self.dependents}
 
     def __str__(self) -> str:
         extra = {"remove": " and what depends on it", "bridge": ", bridged"}.get(self.dependents or "", "")
@@ -96,10 +104,9 @@ class UpdateTask:
         return f"update task {self.task_id!r}: {', '.join(self.changes)}"
 
 
-class _DependencyTerms(Record):
+class _DependencyTerms(_Edit):
     """A dependency with its terms."""
 
-    op: ClassVar[str]
     source: str
     target: str
     on: str = "success"
@@ -141,7 +148,7 @@ class UpdateDependency(_DependencyTerms):
     op: ClassVar = "update_dependency"
 
 
-class RemoveDependency(Record):
+class RemoveDependency(_Edit):
     """Remove the dependency of ``target`` on ``source``."""
 
     op: ClassVar = "remove_dependency"
@@ -151,31 +158,21 @@ class RemoveDependency(Record):
     def names(self) -> tuple[Key, ...]:
         return ((self.source, self.target), self.source, self.target)
 
-    def to_json(self) -> JsonObject:
-        return {"op": self.op, "source": self.source, "target": self.target}
-
     def __str__(self) -> str:
         return f"remove dependency {self.source!r} -> {self.target!r}"
 
 
-class CancelTask(Record):
+class CancelTask(_TaskEdit):
     """Stop a running task, or cancel a pending one. It stays in the plan and satisfies no dependency."""
 
     op: ClassVar = "cancel_task"
-    task_id: str
     reason: str = ""
-
-    def names(self) -> tuple[Key, ...]:
-        return (self.task_id,)
-
-    def to_json(self) -> JsonObject:
-        return {"op": self.op, "task_id": self.task_id, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"cancel task {self.task_id!r}"
 
 
-class RemoveTaint(Record):
+class RemoveTaint(_Edit):
     """Say that what the editors have read of untrusted tasks is harmless, and why (taint.py). Only a person may. It
     cannot be undone."""
 
@@ -184,9 +181,6 @@ class RemoveTaint(Record):
 
     def names(self) -> tuple[Key, ...]:
         return ()
-
-    def to_json(self) -> JsonObject:
-        return {"op": self.op, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"remove the taint: {self.reason}"
@@ -261,21 +255,13 @@ class EditBatch(Record, forbid_unknown_fields=True):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
         """The batch that ``to_json`` wrote, or that a person or a model wrote in the same form."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):
+        if not isinstance(data, Mapping) or not isinstance(data.get("edits"), list | tuple):
             raise InvalidTask("a batch is an object with a list 'edits'")
-        author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
-        triggers, undoes, editor = data.get("triggers", ()), data.get("undoes"), data.get("editor")
-        if not isinstance(author, str) or not isinstance(reason, str):
-            raise InvalidTask("author and reason of a batch are strings")
-        if base is not None and type(base) is not int:
-            raise InvalidTask(f"base_version of a batch is a whole number, not {base!r}")
-        if not isinstance(triggers, list | tuple) or not all(isinstance(trigger, str) for trigger in triggers):
-            raise InvalidTask("triggers of a batch is a list of task ids")
-        if undoes is not None and type(undoes) is not int:
-            raise InvalidTask(f"undoes of a batch is a version, not {undoes!r}")
-        if editor is not None and not isinstance(editor, str):
-            raise InvalidTask(f"editor of a batch is a name, not {editor!r}")
-        return cls(edits_from_json(data["edits"]), author, reason, base, tuple(triggers), undoes, editor)
+        known = {name: data[name] for name in cls.__struct_fields__ if name in data and name != "edits"}
+        try:
+            return replace(decode(cls, {**known, "edits": ()}), edits=edits_from_json(data["edits"]))
+        except InvalidRecord as error:
+            raise InvalidTask(f"a batch: {error}") from None
 
 
 EMPTY = EditBatch(())
@@ -319,19 +305,22 @@ def edit_from_json(data: Any) -> Edit:
     fields = {name: value for name, value in data.items() if name != "op"}
     kind = EDITS[data["op"]]
     try:
-        if kind is AddTask:
-            return AddTask(Task.from_json(fields.pop("task")), **fields)
         if kind is UpdateTask:
-            return UpdateTask(fields.pop("task_id"), **fields.pop("changes"), **_no_more_fields(**fields))
-        edit: Edit = kind(**fields)
+            update = decode(_Update, fields)
+            return UpdateTask(update.task_id, **update.changes)
+        if isinstance(fields.get("task"), Mapping):
+            fields["task"] = Task.from_json(fields["task"])
+        edit: Edit = decode(kind, fields)
         return edit
-    except (TypeError, KeyError) as error:
-        raise InvalidTask(f"edit {data['op']!r} lacks a field or has an unknown one: {error}") from None
+    except InvalidRecord as error:
+        raise InvalidTask(f"edit {data['op']!r}: {error}") from None
 
 
-def _no_more_fields() -> dict[str, Any]:
-    """Called with the remaining fields of an edit: a TypeError names the first unknown one."""
-    return {}
+class _Update(Record, forbid_unknown_fields=True):
+    """The JSON form of UpdateTask, which takes its changes by name."""
+
+    task_id: str
+    changes: dict[str, Any]
 
 
 # -- edits that wait for a person -------------------------------------------------------------------------------------
