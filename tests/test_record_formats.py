@@ -122,7 +122,7 @@ EXAMPLES: list[tuple[Any, str]] = [
     ),
     (
         Schedule("s", workflow="w", every=60, open=("a",), input={"n": 1}),
-        '{"schema": 1, "name": "s", "workflow": "w", "input": {"n": 1}, "every": 60, "open": ["a"]}',
+        '{"name": "s", "workflow": "w", "input": {"n": 1}, "every": 60, "open": ["a"]}',
     ),
     (ANSWER, ANSWER_TEXT),
     (

@@ -22,6 +22,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import failure_notice
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession
 from tests.forked_commands import ForkedCommand, Server
@@ -184,7 +185,7 @@ async def write_steps(fleet: Fleet, run_id: str, *steps: Callable[[Run, Workflow
     after = before
     for step in steps:
         after = step(after, flow, fleet.store.clock())
-        await fleet.store.commit([PutRun(after, before.revision), *await fleet.ledger.consequences(after)])
+        await fleet.store.commit([PutRun(after, before.revision), *failure_notice(after)])
         before = after
     return after
 

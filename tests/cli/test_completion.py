@@ -162,10 +162,10 @@ HOSTILE = ["$(touch x)", "a b", "`id`", "a;b", "x'y", "-rf", "a\nb", "*", "~", "
 
 def test_names_that_a_shell_would_act_upon_are_not_offered(scene: Scene) -> None:
     async def add(fleet: Fleet) -> None:
-        await fleet.store.commit([PutRegister(f"series/{name}", {}, None) for name in HOSTILE])
+        await fleet.store.commit([PutRegister(f"limit/{name}", {"size": 1}, None) for name in HOSTILE])
 
     scene.ask(add)
-    assert offered("runs", "list", "--series", "") == ["ok-1.2"]
+    assert offered("limit", "show", "") == ["ok-1.2"]
 
 
 def test_unsafe_names_would_be_offered_without_the_filter(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

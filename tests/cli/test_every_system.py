@@ -224,7 +224,7 @@ def test_runs_are_watched(system: str, tmp_path: Path, postgres_url: str) -> Non
             [
                 (names["working"], "processing"),
                 (names["working"], "completed"),
-                (names["waiting"], "its turn"),
+                (names["waiting"], "created"),
                 (names["waiting"], "failed"),
             ]
         )

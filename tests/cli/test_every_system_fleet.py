@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asterism.fleet.backfills import read_backfill, start_backfill
 
 from asterism.api.credentials import Credentials
 from asterism.api.local import fleet_handlers, schedule_handlers  # noqa: F401
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.joinable_devices import CODES
 from asterism.gateway import enrolment

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.limits import Limit, Rate
+from asterism.core.limits import SERIES_LIMIT, Limit, Rate
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.workflow import Workflow
@@ -41,7 +41,8 @@ def in_use(scene: SystemScene) -> Names:
 
 
 def limits(scene: SystemScene, names: Names) -> Any:
-    return sorted(scene.ask(lambda fleet: read_limits(fleet.store)).values(), key=lambda limit: limit.name)
+    found = scene.ask(lambda fleet: read_limits(fleet.store)).values()
+    return sorted((limit for limit in found if limit != SERIES_LIMIT), key=lambda limit: limit.name)
 
 
 KEPT = [Limit("account/*", 1), Limit("mail", 2, Rate(10, 60.0))]

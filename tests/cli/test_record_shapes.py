@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asterism.fleet.backfills import start_backfill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from asterism.core.plan.edits import CancelTask, EditBatch, WaitingEdit
 from asterism.durable.approval_store import approval_key
 from asterism.durable.editor_budget import Account, Budget, Spent, account_key
 from asterism.durable.rejected_edits import RejectedEdit, rejected_prefix
-from asterism.fleet.backfills import start_backfill
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import enrol, invite
 from asterism.models.cassette import Exchange, exchange_prefix

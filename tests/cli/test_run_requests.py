@@ -156,7 +156,7 @@ def test_runs_are_paused_with_a_reason_and_resumed(tmp_path: Path) -> None:
     assert " paused " in listed
     assert " pausing " in listed
     assert scene.ok("runs", "resume", new.id, busy.id).splitlines() == [
-        f"{new.id[-8:]} is resumed and offered to desktop",
+        f"{new.id[-8:]} is resumed; it waits for its turn in series s",
         f"{busy.id[-8:]} is resumed: laptop continues it, or hands it back to be offered again if it was stopping",
     ]
     result = scene.run("runs", "resume", new.id)
@@ -325,9 +325,7 @@ def resumed(change: Callable[[Run], Run]) -> str:
 
 
 def test_what_holds_a_resumed_run_is_named() -> None:
-    assert resumed(lambda run: replace(run, series="s", held=True)) == (
-        "rrrrrrrr is resumed; it waits for its turn in series s"
-    )
+    assert resumed(lambda run: replace(run, series="s")) == ("rrrrrrrr is resumed; it waits for its turn in series s")
     assert resumed(lambda run: replace(run, not_before=1032.0)) == (
         "rrrrrrrr is resumed and offered in 30 s to any capable device"
     )

@@ -7,7 +7,6 @@ import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -134,30 +133,6 @@ def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) 
         f"run {first.id} (work, created) is the active one of series RFC-093, and it is next"
     ]
     assert reasons(scene, third)[0].endswith("is the active one of series RFC-093, and 1 more come before it")
-
-
-def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
-    """A run that waits in a series; then the record of the series is replaced or removed."""
-    scene.create(series="s")
-    second = scene.create(series="s")
-
-    async def spoil(fleet: Fleet) -> None:
-        register = await fleet.store.register("series/s")
-        assert register is not None
-        await fleet.store.commit([PutRegister("series/s", state, register.revision)])
-
-    scene.ask(spoil)
-    return second
-
-
-def test_a_series_that_cannot_be_read_holds_its_runs_and_says_so(scene: Scene) -> None:
-    second = second_of_a_series(scene, {"version": 99})
-    assert reasons(scene, second)[0].startswith("series s cannot be read, so none of its runs begins")
-
-
-def test_a_series_that_does_not_know_its_run_is_said_not_to(scene: Scene) -> None:
-    second = second_of_a_series(scene, None)
-    assert reasons(scene, second) == ["series s does not list it, although the run belongs to it"]
 
 
 def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) -> None:

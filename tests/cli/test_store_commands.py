@@ -127,7 +127,7 @@ def test_store_info_shows_the_contents(tmp_path: Path) -> None:
         "coordinator": None,
         "workflows": 1,
         "series": 1,
-        "series_active": 1,
+        "series_active": 0,
     }
     lines = scene.ok("store", "info").splitlines()
     assert lines[0] == f"store        {scene.url}"

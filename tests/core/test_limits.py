@@ -45,7 +45,7 @@ def waiting(uses: dict[str, int], turn: str = "plan:a", first: str = "1", priori
 
 @pytest.mark.parametrize("limit", [WAREHOUSE, MAIL, ACCOUNTS, Limit("both", 0, Rate(1, 0.1))])
 def test_a_limit_is_read_as_it_was_written(limit: Limit) -> None:
-    assert Limit.of(limit.name, limit.to_json()) == limit
+    assert Limit.from_json(limit.to_json()) == limit
 
 
 @pytest.mark.parametrize("name", ["", "/x", "x/", "a b", "a*", "{x}", "it's", "x\n", "x" * 201, "*", 7])

@@ -19,9 +19,8 @@ from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_runner import PlanRunner
-from asterism.fleet.backfills import BackfillPass, read_backfill, start_backfill
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.scheduled_work import NEVER
+from asterism.fleet.scheduled_work import SchedulePass
 from tests.watched_commits import commits, watched_process
 
 
@@ -30,9 +29,10 @@ async def prepare(url: str, done: Path, days: int) -> None:
     plan.add(Task("a", call="tests.durable.durable_work:write_line", inputs={"file": str(done), "line": "{tick.date}"}))
     async with await Fleet.open(url) as fleet:
         await fleet.schedules.add("daily", plan=plan, cron="0 3 * * *", timezone="Europe/Berlin")
+        await fleet.schedules.pause("daily")
         now = datetime.now(UTC)
         first, last = (f"{now - timedelta(days=number):%Y-%m-%d}" for number in (days + 1, 2))
-        assert (await start_backfill(fleet, "daily", first, last, parallel=4)).total == days
+        assert (await fleet.schedules.start_backfill("daily", first, last, parallel=4)).total == days
 
 
 async def carry_on(url: str, tell: int) -> None:
@@ -46,16 +46,17 @@ async def carry_on(url: str, tell: int) -> None:
 
         fleet.store.commit = telling  # type: ignore[method-assign]
         runner = PlanRunner(fleet, every=0.2, make=lambda own: DurableOrchestrator(own, local=4))
-        backfills = BackfillPass(fleet)
+        schedules = SchedulePass(fleet)
         async with beside(runner.run()):
             async for _ in Looks(interval=0.02):
-                if await backfills.run_pass() == NEVER:
+                await schedules.run_pass()
+                if (await fleet.schedules.read_backfill("daily")).ended_at is not None:
                     break
 
 
 async def check(url: str, done: Path, days: int) -> None:
     async with await Fleet.open(url) as fleet:
-        backfill = await read_backfill(fleet, "daily")
+        backfill = await fleet.schedules.read_backfill("daily")
         assert (backfill.succeeded, backfill.failed, backfill.skipped) == (days, 0, 0)
         assert backfill.ended_at is not None
         heads = await read_heads(fleet.store)

@@ -23,18 +23,9 @@ from asterism.durable.journal_store import read_heads
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.runner_registers import announce_runner
 from asterism.durable.stored_plans import explain_task
-from asterism.fleet import backfills
-from asterism.fleet.backfills import (
-    BackfillPass,
-    BackfillRuns,
-    UnknownBackfill,
-    backfill_key,
-    cancel_backfill,
-    read_backfill,
-    start_backfill,
-)
-from asterism.fleet.scheduled_work import SchedulePass, plan_name
-from asterism.fleet.schedules import UnknownSchedule
+from asterism.fleet import scheduled_work, schedules
+from asterism.fleet.scheduled_work import SchedulePass, backfill_key, plan_name
+from asterism.fleet.schedules import BackfillRuns, UnknownBackfill, UnknownSchedule
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
@@ -54,10 +45,9 @@ def runner(stage: Stage) -> PlanRunner:
 
 
 async def coordinate(stage: Stage) -> None:
-    schedules, backfills = SchedulePass(stage.fleet()), BackfillPass(stage.fleet())
+    schedules = SchedulePass(stage.fleet())
     while True:
         await schedules.run_pass()
-        await backfills.run_pass()
         await asyncio.sleep(1.0)
 
 
@@ -70,7 +60,7 @@ async def working(stage: Stage) -> None:
 
 async def ended(stage: Stage) -> Any:
     for _ in range(3000):
-        latest = await read_backfill(stage.fleet(), "nightly")
+        latest = await stage.fleet().schedules.read_backfill("nightly")
         if latest.ended_at is not None:
             return latest
         await asyncio.sleep(1.0)
@@ -84,7 +74,7 @@ async def states(stage: Stage) -> dict[str, str]:
 async def test_each_tick_has_a_plan_in_its_order(stage: Stage) -> None:
     await added(stage)
     await working(stage)
-    begun = await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:00", "1970-01-12T05:30")
+    begun = await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T03:00", "1970-01-12T05:30")
     assert (begun.total, begun.first, begun.last) == (3, 961_200, 968_400)
     last = await ended(stage)
     assert (last.succeeded, last.failed, last.skipped) == (3, 0, 0)
@@ -107,7 +97,7 @@ async def test_the_next_plan_of_a_backfill_starts_soon(
     await added(stage)
     await working(stage)
     begun = stage.now()
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T00:00", "1970-01-12T11:00")
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T00:00", "1970-01-12T11:00")
     assert (await ended(stage)).succeeded == 12
     took = stage.now() - begun
     assert most / 3 < took < most
@@ -117,7 +107,7 @@ async def test_who_follows_is_told_that_no_process_runs_the_plans(stage: Stage) 
     await added(stage)
     stage.spawn(coordinate(stage))
     await stage.device("desk", monitor_every=2.0)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:00", "1970-01-12T04:00")
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T03:00", "1970-01-12T04:00")
     system = LocalSystem(stage.fleet())
     assert (await show_backfill(system, OneSchedule("nightly"))).advice == [NO_RUNNER]
     assert (await list_schedules(system, NoFields())).advice == [NO_RUNNER]
@@ -129,13 +119,13 @@ async def test_what_succeeded_is_skipped_and_what_failed_is_run_again(stage: Sta
     await added(stage, chain("a", call="fail"))
     await working(stage)
     fleet = stage.fleet()
-    await start_backfill(fleet, "nightly", "1970-01-12T04:00", "1970-01-12T05:00")
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T04:00", "1970-01-12T05:00")
     first = await ended(stage)
     assert (first.failed, first.failures) == (2, ("nightly-19700112T040000Z", "nightly-19700112T050000Z"))
     await fleet.schedules.add("nightly", plan=chain("a"), cron="0 * * * *", replace=True)
-    await start_backfill(fleet, "nightly", "1970-01-12T02:00", "1970-01-12T03:00")
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T02:00", "1970-01-12T03:00")
     assert (await ended(stage)).succeeded == 2
-    again = await start_backfill(fleet, "nightly", "1970-01-12T02:00", "1970-01-12T04:00", parallel=5)
+    again = await fleet.schedules.start_backfill("nightly", "1970-01-12T02:00", "1970-01-12T04:00", parallel=5)
     assert again.total == 3
     last = await ended(stage)
     assert (last.skipped, last.failed, last.succeeded) == (2, 1, 0)
@@ -147,10 +137,10 @@ async def test_a_backfill_of_what_is_missing_leaves_failed_plans_alone(stage: St
     await added(stage, chain("a", call="fail"))
     await working(stage)
     fleet = stage.fleet()
-    await start_backfill(fleet, "nightly", "1970-01-12T04:00", "1970-01-12T05:00")
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T04:00", "1970-01-12T05:00")
     assert (await ended(stage)).failed == 2
     await fleet.schedules.add("nightly", plan=chain("a"), cron="0 * * * *", replace=True)
-    await start_backfill(fleet, "nightly", "1970-01-12T03:00", "1970-01-12T05:00", only_missing=True)
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T03:00", "1970-01-12T05:00", only_missing=True)
     last = await ended(stage)
     assert (last.succeeded, last.failed, last.skipped) == (1, 0, 2)
     assert await states(stage) == {"030000Z": "completed", "040000Z": "failed", "050000Z": "failed"}
@@ -161,16 +151,16 @@ async def test_a_damaged_backfill_does_not_stop_the_others(stage: Stage, value: 
     await added(stage)
     await stage.store.commit([PutRegister(backfill_key("daily"), value, None)])
     await working(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:00", "1970-01-12T04:30")
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T03:00", "1970-01-12T04:30")
     assert (await ended(stage)).succeeded == 2
 
 
 async def test_several_run_at_once(stage: Stage) -> None:
     await added(stage, chain("a", call="wait"))
     await working(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T01:00", "1970-01-12T06:00", parallel=3)
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T06:00", parallel=3)
     await asyncio.sleep(30.0)
-    assert len((await read_backfill(stage.fleet(), "nightly")).open) == 3
+    assert len((await stage.fleet().schedules.read_backfill("nightly")).open) == 3
     durable_work.gate("a").set()
     assert (await ended(stage)).succeeded == 6
 
@@ -179,13 +169,13 @@ async def test_a_backfill_is_cancelled_with_its_open_plans(stage: Stage) -> None
     await added(stage, chain("a", call="wait"))
     await working(stage)
     fleet = stage.fleet()
-    await start_backfill(fleet, "nightly", "1970-01-12T01:00", "1970-01-12T06:00", parallel=2)
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T06:00", parallel=2)
     await asyncio.sleep(30.0)
-    assert (await cancel_backfill(fleet, "nightly", "wrong day")).cancelled == "by ann: wrong day"
+    assert (await fleet.schedules.cancel_backfill("nightly", "wrong day")).cancelled == "by ann: wrong day"
     last = await ended(stage)
     assert (last.failed, last.succeeded) == (2, 0)
     assert set((await states(stage)).values()) == {"cancelled"}
-    assert (await cancel_backfill(fleet, "nightly")) == last
+    assert (await fleet.schedules.cancel_backfill("nightly")) == last
 
 
 async def test_a_tick_that_the_schedule_has_created_is_not_created_again(stage: Stage) -> None:
@@ -195,7 +185,7 @@ async def test_a_tick_that_the_schedule_has_created_is_not_created_again(stage: 
     job.cancel()
     assert list(await states(stage)) == ["135000Z"]
     await working(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12", None)
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12", None)
     assert (await ended(stage)).succeeded == 1
     assert DONE == {"a": 1}
 
@@ -203,7 +193,7 @@ async def test_a_tick_that_the_schedule_has_created_is_not_created_again(stage: 
 async def test_the_backfill_of_a_removed_schedule_ends(stage: Stage) -> None:
     await added(stage, chain("a", call="wait"))
     await working(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T01:00", "1970-01-12T06:00")
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T06:00")
     await asyncio.sleep(30.0)
     await stage.fleet().schedules.remove("nightly")
     await asyncio.sleep(30.0)
@@ -216,23 +206,23 @@ async def test_the_backfill_of_a_removed_schedule_ends(stage: Stage) -> None:
 async def test_what_cannot_begin(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = stage.fleet()
     with pytest.raises(UnknownSchedule):
-        await start_backfill(fleet, "nightly", "1970-01-12", None)
+        await fleet.schedules.start_backfill("nightly", "1970-01-12", None)
     await added(stage)
     with pytest.raises(UnknownBackfill, match="schedule 'nightly' has had no backfill"):
-        await read_backfill(fleet, "nightly")
+        await fleet.schedules.read_backfill("nightly")
     with pytest.raises(InvalidTick, match="'5x' is not a valid tick"):
-        await start_backfill(fleet, "nightly", "5x", None)
+        await fleet.schedules.start_backfill("nightly", "5x", None)
     with pytest.raises(InvalidSchedule, match="has no tick from 1970-01-13 to now"):
-        await start_backfill(fleet, "nightly", "1970-01-13", None)
+        await fleet.schedules.start_backfill("nightly", "1970-01-13", None)
     with monkeypatch.context() as patch:
-        patch.setattr(backfills, "MOST_TICKS", 12)
+        patch.setattr(schedules, "MOST_TICKS", 12)
         with pytest.raises(InvalidSchedule, match="a backfill has at most 12 ticks; choose a shorter time"):
-            await start_backfill(fleet, "nightly", "1970-01-12", None)
-    await start_backfill(fleet, "nightly", "1970-01-12", None)
+            await fleet.schedules.start_backfill("nightly", "1970-01-12", None)
+    await fleet.schedules.start_backfill("nightly", "1970-01-12", None)
     with pytest.raises(
         BackfillRuns, match="has not ended; cancel it with: asterism schedule backfill nightly --cancel"
     ):
-        await start_backfill(fleet, "nightly", "1970-01-12", None)
+        await fleet.schedules.start_backfill("nightly", "1970-01-12", None)
 
 
 # -- ticks that wait for the tick before -------------------------------------------------------------------------------
@@ -242,7 +232,7 @@ async def test_a_tick_waits_until_the_one_before_has_succeeded(stage: Stage) -> 
     await added(stage, chain("a", call="fail"), after_previous="success")
     await working(stage)
     fleet = stage.fleet()
-    await start_backfill(fleet, "nightly", "1970-01-12T01:00", "1970-01-12T03:00", parallel=3)
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T03:00", parallel=3)
     await asyncio.sleep(60.0)
     assert await states(stage) == {"010000Z": "failed", "020000Z": "created", "030000Z": "created"}
     answer = await explain_task(fleet, "nightly-19700112T020000Z", "a")
@@ -250,14 +240,14 @@ async def test_a_tick_waits_until_the_one_before_has_succeeded(stage: Stage) -> 
     assert [(reason.kind, reason.text) for reason in answer.reasons] == [
         ("previous", f"the plan waits until that of the tick before, {before}, has succeeded")
     ]
-    await cancel_backfill(fleet, "nightly")
+    await fleet.schedules.cancel_backfill("nightly")
     assert (await ended(stage)).failed == 3
 
 
 async def test_without_that_a_tick_goes_on_after_a_failure(stage: Stage) -> None:
     await added(stage, chain("a", call="fail"))
     await working(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T01:00", "1970-01-12T03:00", parallel=3)
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T03:00", parallel=3)
     assert (await ended(stage)).failed == 3
     assert set((await states(stage)).values()) == {"failed"}
 
@@ -290,9 +280,9 @@ async def test_a_plan_that_ended_in_time_is_not_late(stage: Stage) -> None:
 async def together(stage: Stage) -> Counter[str]:
     """Two coordinators carry a backfill on at the same time, over slow lines. How many plans each tick has."""
     await added(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T01:00", "1970-01-12T04:00", parallel=10)
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T01:00", "1970-01-12T04:00", parallel=10)
     for _ in range(5):
-        await asyncio.gather(*(BackfillPass(stage.fleet()).run_pass() for _ in range(2)))
+        await asyncio.gather(*(SchedulePass(stage.fleet()).run_pass() for _ in range(2)))
     return Counter(head.name.partition("#")[0] for head in await read_heads(stage.store))
 
 
@@ -304,7 +294,7 @@ def slow_commits(patch: pytest.MonkeyPatch, *, revisions: bool = True) -> None:
         await asyncio.sleep(1.0)
         current = []
         for write in writes:
-            if not revisions and isinstance(write, PutRegister) and write.key.startswith(backfills.BACKFILLS):
+            if not revisions and isinstance(write, PutRegister) and write.key.startswith(scheduled_work.BACKFILLS):
                 register = await self.register(write.key)
                 write = PutRegister(write.key, write.value, register and register.revision)
             current.append(write)
@@ -315,7 +305,7 @@ def slow_commits(patch: pytest.MonkeyPatch, *, revisions: bool = True) -> None:
 
 def without_names(patch: pytest.MonkeyPatch) -> None:
     number = itertools.count()
-    patch.setattr(backfills, "plan_name", lambda *names: f"{plan_name(*names)}#{next(number)}")
+    patch.setattr(scheduled_work, "plan_name", lambda *names: f"{plan_name(*names)}#{next(number)}")
 
 
 async def test_two_coordinators_create_each_tick_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +337,7 @@ async def test_who_follows_a_backfill_reads_how_far_it_is_and_how_long_it_takes(
     await added(stage, chain("a", call="wait"))
     await working(stage)
     fleet = stage.fleet()
-    await start_backfill(fleet, "nightly", "1970-01-12T03:00", "1970-01-12T06:00")
+    await fleet.schedules.start_backfill("nightly", "1970-01-12T03:00", "1970-01-12T06:00")
     system = LocalSystem(fleet)
     following = stage.spawn(followed_backfill(system, await system.show_backfill("nightly"), fleet.clock))
     await durable_work.gate("a begun").wait()

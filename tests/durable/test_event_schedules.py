@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from asterism.fleet.backfills import start_backfill
 
 from asterism.core.errors import TooLarge
 from asterism.core.plan.constellation import Constellation
@@ -14,7 +15,6 @@ from asterism.core.plan.task import Task
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet import scheduled_work
-from asterism.fleet.backfills import start_backfill
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.sent_events import remove_events, send_event, takers_of

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from asterism.fleet.backfills import read_backfill, start_backfill
 
 from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
@@ -21,7 +22,6 @@ from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
 from asterism.durable.runner_registers import announce_runner, submit_again
 from asterism.durable.stored_plans import explain_task
 from asterism.execution.plan_tick import with_tick
-from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.fleet.retention import remove_plan
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.store.protocol import Notice, PutRegister

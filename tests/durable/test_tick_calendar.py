@@ -11,7 +11,6 @@ from asterism.api.local.schedule_handlers import list_ticks
 from asterism.api.schedule_operations import ListTicks
 from asterism.api.system import LocalSystem
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.backfills import start_backfill
 from asterism.fleet.scheduled_work import SchedulePass
 from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, chain
@@ -28,7 +27,7 @@ async def listed(stage: Stage, first: str, last: str, **options: int) -> list[tu
 
 async def test_each_tick_has_the_state_of_its_plan_and_gaps_are_there(stage: Stage) -> None:
     await added(stage, chain("a"), overlap="queue")
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T08:00", "1970-01-12T10:00")
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T08:00", "1970-01-12T10:00")
     await working(stage)
     await ended(stage)
     assert await listed(stage, "1970-01-12T07:30", "1970-01-12T15:00") == [
@@ -77,7 +76,7 @@ async def test_ticks_beyond_those_that_are_caught_up_are_marked_as_missed(stage:
 async def test_plans_of_a_backfill_with_other_times_are_ticks_too(stage: Stage) -> None:
     await added(stage)
     begun = {"every": 1800, "parallel": 5}
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T08:30", "1970-01-12T09:30", **begun)
+    await stage.fleet().schedules.start_backfill("nightly", "1970-01-12T08:30", "1970-01-12T09:30", **begun)
     await working(stage)
     await ended(stage)
     shown = await listed(stage, "1970-01-12T08:00", "1970-01-12T10:00")
@@ -86,7 +85,9 @@ async def test_plans_of_a_backfill_with_other_times_are_ticks_too(stage: Stage) 
 
 async def test_pages_continue_and_no_tick_is_lost_or_twice(stage: Stage) -> None:
     await added(stage)
-    await start_backfill(stage.fleet(), "nightly", "1970-01-12T03:30", "1970-01-12T06:30", every=1800, parallel=9)
+    await stage.fleet().schedules.start_backfill(
+        "nightly", "1970-01-12T03:30", "1970-01-12T06:30", every=1800, parallel=9
+    )
     await working(stage)
     await ended(stage)
     system, range_ = LocalSystem(stage.fleet()), ("1970-01-12T02:00", "1970-01-12T08:00")
@@ -126,7 +127,7 @@ async def test_a_backfill_until_a_day_on_which_the_clocks_change_ends_with_it(
 ) -> None:
     await added(stage, timezone="Europe/Berlin")
     stage.store.clock = lambda: 400_000_000.0  # in 1982
-    assert (await start_backfill(stage.fleet(), "nightly", day, day)).total == hours
+    assert (await stage.fleet().schedules.start_backfill("nightly", day, day)).total == hours
 
 
 async def test_ticks_of_a_workflow_have_their_runs(stage: Stage) -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, TooLarge
+from asterism.core.limits import Limit, uses_of
+from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import InvalidTemplate
 from asterism.fleet.bulk_creation import (
@@ -17,6 +19,7 @@ from asterism.fleet.bulk_creation import (
 )
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Ledger
+from asterism.fleet.stored_limits import set_limit
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
@@ -193,8 +196,7 @@ async def test_a_store_that_stays_out_of_reach_is_an_error(stage: Stage) -> None
 async def test_the_runs_of_a_series_are_queued_in_their_order(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", slots=5)
     await stage.person.create(WORK, {"number": -1}, series="s")
-    runs = await stage.person.create_many(WORK, numbered(3), series="s")
-    assert [run.held for run in runs] == [True, True, True]
+    await stage.person.create_many(WORK, numbered(3), series="s")
     done: list[int] = []
     for _ in range(4):
         await stage.until(lambda: kitchen.hands.busy)
@@ -205,9 +207,10 @@ async def test_the_runs_of_a_series_are_queued_in_their_order(stage: Stage) -> N
     assert done == [-1, 0, 1, 2]
 
 
-async def test_the_first_run_of_an_empty_series_may_start_at_once(stage: Stage) -> None:
-    runs = await stage.person.create_many(WORK, numbered(3), series="s")
-    assert [run.offered for run in runs] == [True, False, False]
+async def test_runs_of_a_series_that_use_limits_wait_for_both(stage: Stage) -> None:
+    await set_limit(stage.store, Limit("disk", 5))
+    runs = await stage.person.create_many(replace(WORK, name="disk", uses={"disk": 2}), numbered(2), series="s")
+    assert [uses_of(run.uses) for run in runs] == [{"disk": 2, "series/s": 1}] * 2
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, failure_notice, happened
-from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Write
+from asterism.store.protocol import Notice, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
 
@@ -240,58 +239,7 @@ async def test_invalid_terms_are_refused_before_any_write(stage: Stage, options:
     assert "new" not in await stage.person.workflows.names()
 
 
-# -- series ----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_next_of_a_series_is_let_go_in_the_commit_that_ends_the_one_before(stage: Stage) -> None:
-    first, second, third = [await stage.person.create(WORK, series="films") for _ in range(3)]
-    assert [run.held for run in (first, second, third)] == [False, True, True]
-    line = Line(stage.store)
-    await stage.fleet("ann", line).cancel(first.id)
-    assert line.asked["commit"] == 1
-    assert [(await stage.read(run)).held for run in (second, third)] == [False, True]
-    series = await stage.person.ledger.series("films")
-    assert (series.active, series.queue) == (second.id, (third.id,))
-    await stage.person.cancel(third.id)
-    assert (await stage.person.ledger.series("films")).queue == ()
-    await stage.person.cancel(second.id)
-    assert (await stage.person.ledger.series("films")).active is None
-
-
-async def test_runs_of_a_series_that_have_ended_or_are_gone_are_passed_over(stage: Stage) -> None:
-    first, second, third, fourth = [await stage.person.create(WORK, series="films") for _ in range(4)]
-    ended = transitions.cancel(second, 5.0, "a writer that ignores the series")
-    await stage.store.commit([PutRun(ended, second.revision)])
-    stage.store._runs.pop(third.id)
-    await stage.person.cancel(first.id)
-    assert not (await stage.read(fourth)).held
-    assert (await stage.person.ledger.series("films")).active == fourth.id
-
-
-async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -> None:
-    run = await stage.person.create(WORK, series="films")
-    held = await stage.person.create(WORK, series="films")
-    register = await stage.store.register("series/films")
-    assert register is not None
-    await stage.store.commit([PutRegister(register.key, {**register.value, "active": None}, register.revision)])
-    with pytest.raises(UnreadableSeries, match="contradicts itself"):
-        await stage.person.create(WORK, series="films")
-    ended = await stage.person.cancel(run.id)
-    assert ended.ended, "the end of a run counts all the same"
-    assert (await stage.read(held)).held, "no other run begins"
-    [notice] = await stage.notices("series")
-    assert "series films cannot be read, so nothing more of it begins until it is repaired" in notice.message
-
-
-async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:
-    """The end of a run does not get lost between the read and the write of a repair."""
-    run = await stage.person.create(WORK, series="films")
-    await stage.store.commit([PutRegister("series/films", {"broken": True}, 1)])
-    broken = await stage.store.register("series/films")
-    assert broken is not None
-    await stage.person.cancel(run.id)
-    with pytest.raises(Exception, match="has changed register series/films"):
-        await stage.store.commit([PutRegister("series/films", {"mended": True}, broken.revision)])
+# -- notices ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not(stage: Stage) -> None:
@@ -319,34 +267,6 @@ def test_the_notice_of_a_failure_names_the_label_or_the_task() -> None:
         [notice] = failure_notice(run.changed(**changes), 2.0)
         assert isinstance(notice, Notice)
         assert notice.message == f"run r1 ({named}) failed: out of paper"
-
-
-async def test_writers_of_one_process_take_turns_at_a_series(stage: Stage) -> None:
-    """Each would be too late as often as there are others, which took minutes for a few hundred."""
-    line = Line(stage.store)
-    fleet = stage.fleet("bob", line)
-    await fleet.workflows.add(WORK)
-    before = line.asked["commit"]
-    runs = await asyncio.gather(*(fleet.create("work", series="RFC-093") for _ in range(50)))
-    assert line.asked["commit"] - before == 50
-    assert (await fleet.ledger.series("RFC-093")).position(runs[49].id) == 49
-    await asyncio.gather(*(fleet.cancel(run.id) for run in runs[1:]))
-    assert line.asked["commit"] - before == 99
-    assert (await fleet.ledger.series("RFC-093")).queue == ()
-
-
-async def test_a_turn_in_a_series_that_is_given_up_is_the_next_ones(stage: Stage) -> None:
-    line = Line(stage.store)
-    fleet = stage.fleet("bob", line)
-    await fleet.workflows.add(WORK)
-    line.slow["commit"] = 1000.0
-    first = asyncio.create_task(fleet.create("work", series="RFC-093"))
-    await stage.until(lambda: line.asked["commit"] == 2)
-    second = asyncio.create_task(fleet.create("work", series="RFC-093"))
-    await asyncio.sleep(1.0)
-    assert not second.done()
-    first.cancel()
-    assert (await second).held
 
 
 async def test_however_much_a_person_says_a_record_stays_small(stage: Stage) -> None:

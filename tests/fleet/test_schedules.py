@@ -220,8 +220,6 @@ async def test_queue(stage: Stage) -> None:
     await watch(stage.monitor(), 190.0)
     first, second, third = await runs_of(stage)
     assert kitchen.hands.busy == {first.id}
-    assert second.held
-    assert third.held
     kitchen.hands.finish(first)
     await stage.at_work(kitchen, second)
     kitchen.hands.finish(second)
@@ -329,7 +327,8 @@ async def test_a_run_on_request_replaces(stage: Stage) -> None:
     assert first.what is not None
     assert (await stage.person.run(first.what)).cancelled
     assert second.what is not None
-    assert not (await stage.person.run(second.what)).held
+    kitchen = await stage.device("kitchen")
+    await stage.at_work(kitchen, await stage.person.run(second.what))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +376,7 @@ async def test_a_tick_that_cannot_be_created_is_recorded_and_the_next_one_comes(
 async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await stage.store.commit([PutRegister("schedule/a-later-one", {"schema": 9, "name": "a-later-one"}, None)])
+    await stage.store.commit([PutRegister("schedule/a-later-one", {"name": "a-later-one", "color": "red"}, None)])
     await added(stage)
     with caplog.at_level(logging.WARNING, "asterism.schedule"):
         await watch(stage.monitor(), 65.0)
@@ -385,20 +384,20 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(
     line = caplog.records[0].getMessage()
     assert [schedule.name for schedule in await stage.person.schedules.all()] == ["nightly"]
     assert "cannot decide about schedule a-later-one" in line
-    assert "was written by a later version of Asterism" in line
+    assert "color" in line
 
 
-async def test_a_fleet_without_schedules_reads_once_in_a_pass_and_writes_nothing(stage: Stage) -> None:
+async def test_a_fleet_without_schedules_reads_twice_in_a_pass_and_writes_nothing(stage: Stage) -> None:
     line = Line(stage.store)
     monitor = stage.monitor("hub", line)
     await monitor.run_pass()
     line.asked = Counter()
     await monitor.run_pass()
-    assert line.asked["registers"] == 1
+    assert line.asked["registers"] == 2  # schedules, and holds of limits
     assert line.asked["commit"] == 0
 
 
-async def test_a_pass_without_a_due_tick_reads_once_and_writes_nothing(stage: Stage) -> None:
+async def test_a_pass_without_a_due_tick_reads_twice_and_writes_nothing(stage: Stage) -> None:
     for number in range(10):
         await added(stage, f"s{number}")
     line = Line(stage.store)
@@ -406,5 +405,5 @@ async def test_a_pass_without_a_due_tick_reads_once_and_writes_nothing(stage: St
     await monitor.run_pass()
     line.asked = Counter()
     await monitor.run_pass()
-    assert line.asked["registers"] == 1
+    assert line.asked["registers"] == 2  # schedules, and holds of limits
     assert line.asked["commit"] == 0

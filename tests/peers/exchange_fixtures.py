@@ -75,7 +75,10 @@ class Side:
     async def take(self, run_id: str) -> Run:
         """Let the device of this store start a run."""
         return await self.step(
-            run_id, lambda run: transitions.take(run, self.owner, FLOW, self.store.clock(), starts=True)
+            run_id,
+            lambda run: transitions.take(
+                run.changed(admitted=run.uses is not None), self.owner, FLOW, self.store.clock(), starts=True
+            ),
         )
 
     async def complete(self, run_id: str, output: Any = None) -> Run:

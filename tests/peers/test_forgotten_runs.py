@@ -7,7 +7,6 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.merge import is_forgotten
 from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSING, Run
-from asterism.core.series.machine import Series
 from asterism.fleet import retention
 from asterism.peers import forgotten_runs, messages
 from asterism.peers.exchange import Exchange, SyncResult
@@ -199,19 +198,6 @@ async def test_an_answer_before_a_rollback_does_not_count(who: str) -> None:
     await laptop.sync_with(kitchen)
     side, other = (laptop, kitchen) if who == "laptop" else (kitchen, laptop)
     assert (await side.store.register(unknown_runs_key(other.name))).value == {}
-
-
-async def test_the_series_of_a_closed_copy_advances() -> None:
-    laptop, kitchen = await two()
-    run = await kitchen.create(series="alpha")
-    await laptop.sync_with(kitchen)
-    taken = Series("alpha").claim(run.id, 1.0)
-    await laptop.store.commit([PutRegister("series/alpha", taken.to_json(), None)])  # the laptop had adopted it before
-    waits = await laptop.create(series="alpha")
-    assert waits.held
-    await done_and_forgotten(kitchen, run)
-    await asked_twice(laptop, kitchen)
-    assert not (await laptop.run(waits.id)).held
 
 
 async def test_a_copy_of_a_known_run_stays_open() -> None:

@@ -14,6 +14,7 @@ from asterism.core.run.run import Run, Superseded
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention, workflows
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import failure_notice
 from asterism.peers import messages
 from asterism.peers.messages import encode_record
 from asterism.store.memory import MemoryStore
@@ -247,7 +248,7 @@ async def test_the_notice_of_a_failed_run_is_safe_for_a_terminal() -> None:
     laptop, _ = await victim()
     run = await laptop.create()
     after = transitions.give_up(run, 6.0, "first\n\tthen \x1b[31mred\x1b[0m")
-    [notice] = await laptop.fleet.ledger.consequences(after)
+    [notice] = failure_notice(after)
     assert notice.message.endswith("first\n\tthen ?[31mred?[0m")  # type: ignore[union-attr]
 
 

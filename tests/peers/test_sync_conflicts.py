@@ -10,7 +10,7 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.record import replace
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, CREATED, FAILED, PROCESSING, Progress, Run
+from asterism.core.run.run import CREATED, FAILED, PROCESSING, Progress, Run
 from asterism.core.run.session import ABROAD, Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
@@ -122,19 +122,6 @@ async def test_a_copy_that_was_cancelled_is_cancelled_despite_a_new_assignment()
     await laptop.take(run.id)
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).stop_request == "cancel"
-
-
-async def test_the_end_of_a_run_elsewhere_advances_its_series_here() -> None:
-    laptop, kitchen = await two()
-    first, second = await laptop.create(series="a"), await laptop.create(series="a")
-    assert ((await laptop.run(first.id)).held, (await laptop.run(second.id)).held) == (False, True)
-    await laptop.sync_with(kitchen)
-    await kitchen.take(first.id)
-    await kitchen.complete(first.id)
-    await laptop.sync_with(kitchen)
-    assert (await laptop.run(first.id)).status is COMPLETED
-    assert not (await laptop.run(second.id)).held
-    assert (await laptop.fleet.ledger.series("a")).active == second.id
 
 
 async def what_a_third_store_did_reaches_the_winner() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
-from asterism.peers.record_decisions import BatchDecisions
 from asterism.peers.takeover import Takeover
-from asterism.store.protocol import PutRegister, Query, Write
-from tests.peers.exchange_fixtures import FLOW, Side, three, two
+from asterism.store.protocol import Query
+from tests.peers.exchange_fixtures import Side, three, two
 
 HOUR = 3600.0
 
@@ -92,21 +88,6 @@ async def test_a_request_on_a_run_of_a_silent_peer_does_not_block_its_adoption()
     assert (record.ended, record.cancelled) == (True, True)
 
 
-async def test_adopted_held_runs_join_the_series_here() -> None:
-    laptop, kitchen = await two()
-    first, second = await laptop.create(series="a"), await laptop.create(series="a")
-    await laptop.sync_with(kitchen)
-    own = await kitchen.create(series="a")
-    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
-    series = await kitchen.fleet.ledger.series("a")
-    assert (series.active, series.queue) == (own.id, (first.id, second.id))
-    assert (await kitchen.run(first.id)).held
-    await kitchen.fleet.cancel(own.id)
-    assert (await kitchen.fleet.ledger.series("a")).active == first.id
-    assert not (await kitchen.run(first.id)).held
-    assert await kitchen.store.check() == []
-
-
 async def test_ignored_records_about_a_silent_peer_are_requested_again() -> None:
     """The kitchen sent a record of the garage, which was ignored because only the garage is believed about it."""
     laptop, kitchen, garage = await three()
@@ -176,50 +157,3 @@ async def test_why_explains_a_copy() -> None:
     kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
     assert kinds == ["running", "left"]
     assert [reason.kind for reason in (await explain_run(laptop.fleet, run.id)).reasons] == ["running"]
-
-
-async def test_an_unreadable_series_blocks_the_adoption_of_its_runs() -> None:
-    laptop, kitchen = await two()
-    run = await laptop.create(series="a")
-    await laptop.sync_with(kitchen)
-    await kitchen.store.commit([PutRegister("series/a", {"nonsense": 1}, None)])
-    await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
-    assert await kitchen.left_to(run.id) == await laptop.id()
-    assert transitions.cancel(await kitchen.run(run.id), 1.0, "ann").ended
-    assert FLOW.name == run.workflow
-
-
-async def each_waits_for_the_other() -> None:
-    """Two stores each run one run of a series; each adopts the other's run and holds it behind its own."""
-    laptop, kitchen = await two()
-    runs = {}
-    for side in (laptop, kitchen):
-        runs[side.name] = (await side.create(series="a")).id
-        await side.take(runs[side.name])
-    await laptop.sync_with(kitchen)
-    for side in (laptop, kitchen):
-        await passes(side, Takeover(side.fleet), HOUR + 10.0)
-        await side.store.heartbeat(side.session.id, {}, [])
-    assert (await laptop.run(runs["kitchen"])).held
-    assert (await kitchen.run(runs["laptop"])).held
-    for _ in range(2):
-        await laptop.sync_with(kitchen)
-    held = {name: (await laptop.run(run_id)).held for name, run_id in runs.items()}
-    assert sorted(held.values()) == [False, True], "each store waits for the run that the other one holds"
-    for side in (laptop, kitchen):
-        assert await side.store.check() == []
-
-
-async def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
-    await each_waits_for_the_other()
-
-
-async def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving = BatchDecisions._leave_series
-
-    async def only_at_the_end(self: BatchDecisions, run: Run, left_to: str | None) -> list[Write]:
-        return await leaving(self, run, left_to) if run.ended else []
-
-    monkeypatch.setattr(BatchDecisions, "_leave_series", only_at_the_end)
-    with pytest.raises(AssertionError, match="each store waits"):
-        await each_waits_for_the_other()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query, Store
 from asterism.store.sqlite import SqliteStore
@@ -81,25 +80,4 @@ async def test_a_restored_store_does_not_assign_runs_left_to_its_peers(kind: str
     await anew.exchange.sync("kitchen", Direct(anew, kitchen))
     assert await anew.left_to(waits.id) == await kitchen.id() == await anew.left_to(owned.id)
     assert (await anew.run(owned.id)).device == "kitchen"
-    await scenery.close()
-
-
-@KINDS
-async def test_runs_that_are_not_restored_do_not_block_a_series(kind: str, tmp_path: Path) -> None:
-    """The kitchen has claimed the active run and the next one, so both are left to it."""
-    scenery = Scene(kind, tmp_path)
-    laptop, kitchen = await scenery.synced()
-    first, second, third = [await laptop.create(series="a") for _ in range(3)]
-    await laptop.sync_with(kitchen)
-    await kitchen.take(first.id)
-    await kitchen.step(second.id, lambda run: run.changed(held=False, revision=run.revision + 1))
-    await kitchen.take(second.id)
-    await laptop.sync_with(kitchen)
-    assert await laptop.left_to(first.id) == await laptop.left_to(second.id) == await kitchen.id()
-    before: Series = await laptop.fleet.ledger.series("a")
-    assert (before.active, before.queue) == (first.id, (second.id, third.id))
-    anew = await scenery.restored(laptop)
-    after = await anew.fleet.ledger.series("a")
-    assert (after.active, after.queue) == (third.id, ())
-    assert not (await anew.run(third.id)).held
     await scenery.close()

@@ -107,7 +107,6 @@ def test_every_field_of_a_run_is_stored() -> None:
         previous=completed(run(2)).previous,
         error="x",
         cancelled=True,
-        held=True,
         paused="by ann",
         stop_requested_by="bob",
         failures=1,

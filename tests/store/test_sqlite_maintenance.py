@@ -12,7 +12,6 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress
-from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.store.sqlite import SqliteStore, maintenance
@@ -27,18 +26,15 @@ def file(tmp_path: Path) -> Path:
 
 async def furnished(store: SqliteStore) -> None:
     """Create a healthy store with one record of each kind."""
-    active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
-    series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)
     blob = await store.put_blob(b"large")
     await store.commit(
         [
             PutSession(KITCHEN, None),
             PutRun(taken, None),
-            PutRun(active, None),
+            PutRun(run(2, series="RFC-093"), None),
             PutRun(run(3, series="RFC-093"), None),
             PutRun(run(4).changed(input={"$blob": blob, "size": 5}), None),
-            PutRegister("series/RFC-093", series.to_json(), None),
             PutRegister("note", {"a": 1}, None),
             Notice(5.0, "late", "a result came too late", "run-00001", "kitchen"),
         ]
@@ -51,8 +47,6 @@ async def test_a_healthy_store_has_no_problems(file: Path) -> None:
         await furnished(store)
         assert await store.check() == []
 
-
-IN_SERIES = "UPDATE registers SET value = {} WHERE key = 'series/RFC-093'"
 
 WRONG = {
     "UPDATE runs SET state = '{}' WHERE id = 'run-00001'": "run run-00001 cannot be read: InvalidRecord",
@@ -70,16 +64,6 @@ WRONG = {
     "UPDATE registers SET value = '{' WHERE key = 'note'": "register note cannot be read",
     "UPDATE notices SET said = '[1]'": "a notice cannot be read",
     "UPDATE reports SET said = '1'": "the report on run run-00001 cannot be read",
-    IN_SERIES.format("'{'"): "series RFC-093: register series/RFC-093 cannot be read",
-    IN_SERIES.format("'{}'"): "series RFC-093: the state has version None",
-    IN_SERIES.format("replace(value, 'RFC-093', 'X')"): "series RFC-093: its register holds the state of series X",
-    IN_SERIES.format("""replace(value, '["run-00003"]', '[]')"""): "run-00003 is neither active nor queued, but held",
-    "DELETE FROM registers WHERE key = 'series/RFC-093'": "run run-00002 belongs to it, but the series has no state",
-    "DELETE FROM runs WHERE id = 'run-00003'": "run run-00003 is queued, but has ended or is not one of its runs",
-    "DELETE FROM runs WHERE id = 'run-00002'": "run run-00002 is active, but has ended or is not one of its runs",
-    """UPDATE runs SET state = replace(state, '"held":true', '"held":false'), offered = 1 WHERE id = 'run-00003'""": (
-        "series RFC-093: run run-00003 is queued, but not held"
-    ),
 }
 
 

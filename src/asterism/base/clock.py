@@ -59,12 +59,6 @@ class AscendingIds:
         return f"{self._last:024x}"
 
 
-def new_ids(millisecond: int, chance: random.Random, number: int) -> list[str]:
-    """Ids of runs that are created together, in ascending order."""
-    first = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-    return [f"{first}{suffix:012x}" for suffix in sorted([chance.getrandbits(48) for _ in range(number)])]
-
-
 # -- server clock ------------------------------------------------------------------------------------------------------
 
 

@@ -227,7 +227,10 @@ async def _issue_series(store: Store, context: click.Context, incomplete: str) -
 
 
 async def _run_series(store: Store, context: click.Context, incomplete: str) -> Names:
-    return _keys(await store.registers("series/"), "series/")
+    from asterism.store.protocol import Query
+
+    runs = await store.find(Query(newest=True, limit=MOST_RUNS))
+    return {run.series: "" for run in runs if run.series is not None}
 
 
 async def _peers(store: Store, context: click.Context, incomplete: str) -> Names:

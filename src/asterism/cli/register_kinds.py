@@ -17,7 +17,7 @@ from asterism.core.schedule.ticks import Backfill, history_of
 from asterism.core.series.machine import Series
 from asterism.durable.editor_budget import stored_account
 from asterism.durable.rejected_edits import RejectedEdit
-from asterism.fleet import audit_log, backfills, scheduled_work, sent_events, settings, workflows
+from asterism.fleet import audit_log, scheduled_work, sent_events, settings, workflows
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.enrolment import EnrolledDevice
 from asterism.models.cassette import Exchange
@@ -30,14 +30,14 @@ from asterism.store.protocol import LIMIT_ACCOUNTS, LIMIT_HOLDS, LIMITS, Registe
 DECODERS: dict[str, Callable[[Any], Any]] = {
     audit_log.PREFIX: audit_log.AuditEntry.from_json,
     "approval/": WaitingEdit.from_json,
-    backfills.BACKFILLS: Backfill.from_json,
+    scheduled_work.BACKFILLS: Backfill.from_json,
     "budget/": stored_account,
     CREDENTIALS: lambda value: Credential.from_json({**value, "id": ""}),
     DEVICES: lambda value: EnrolledDevice.from_json({**value, "name": ""}),
     sent_events.EVENTS: sent_events.SentEvent.from_json,
     sent_events.TAKEN: sent_events.EventTaker.from_json,
     "exchange/": Exchange.from_json,
-    LIMITS: lambda value: Limit.of("name", value),
+    LIMITS: Limit.from_json,
     LIMIT_ACCOUNTS: LimitAccount.from_json,
     LIMIT_HOLDS: Hold.from_json,
     PEER_PREFIX: lambda value: expiry_of(value) if value.keys() == {"until"} else Peer.from_json({**value, "name": ""}),

@@ -16,6 +16,9 @@ longest ago, and within that the oldest run goes first: a plan with ten thousand
 A run for which only one limit has too little room keeps the rest of that limit free, so that many small ones do not
 starve a large one. One that waits for several limits keeps nothing: it would keep others from work for nothing.
 
+*A series* of runs is a limit of 1, one of ``series/*``: its runs begin one at a time, in the order of their ids, and
+none begins while an older one waits, whatever their priorities. It is there without being set.
+
 *A rate* counts what begins within any period of its length: never more than its number. Times are counted in parts of
 the period, and a part counts until all of it is older than the period.
 """
@@ -26,8 +29,10 @@ import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
+from hashlib import sha256
 from math import floor, inf
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.json_values import NOTHING, JsonObject
@@ -35,6 +40,9 @@ from asterism.core.record import Record, Struct, decode, field
 
 EACH = "/*"
 """The end of the name of a limit for each name that begins with the part before the star."""
+
+SERIES = "series/"
+"""How the names of the limits of series begin."""
 
 LARGEST = 1_000_000
 LONGEST_NAME = 200
@@ -70,7 +78,7 @@ class Rate(NamedTuple):
     period: float
 
 
-class Limit(Record):
+class Limit(Record, omit_defaults=True):
     """``size`` is how much may be in use at a time, ``rate`` how much may begin; None for no limit of that kind."""
 
     name: str
@@ -93,14 +101,11 @@ class Limit(Record):
         """How much one run may use."""
         return min(inf if self.size is None else self.size, inf if self.rate is None else self.rate.number)
 
-    def to_json(self) -> JsonObject:
-        out: JsonObject = {} if self.size is None else {"size": self.size}
-        return out if self.rate is None else {**out, "rate": list(self.rate)}
 
-    @classmethod
-    def of(cls, name: str, data: Mapping[str, Any]) -> Limit:
-        rate = data.get("rate")
-        return cls(name, data.get("size"), None if rate is None else Rate(*rate))
+def series_limit(series: str) -> str:
+    """The name of the limit of a series of runs."""
+    name = f"{SERIES}{quote(series, safe=':@,=+')}"
+    return name if len(name) <= LONGEST_NAME else f"{SERIES}{sha256(series.encode()).hexdigest()}"
 
 
 def limit_name_problem(name: object) -> str | None:
@@ -122,6 +127,9 @@ def _is_rate(rate: Rate) -> bool:
     period = rate.period
     known = isinstance(period, int | float) and not isinstance(period, bool)
     return _is_number(rate.number, least=1) and known and 0.1 <= period <= LONGEST_PERIOD
+
+
+SERIES_LIMIT = Limit(f"{SERIES}*", 1)
 
 
 def limit_for(limits: Mapping[str, Limit], name: str) -> Limit | None:
@@ -167,6 +175,11 @@ def uses_of(text: str | None) -> Mapping[str, int]:
     if not isinstance(uses, dict) or uses_text(uses) != text:
         raise ValueError(f"not what a run uses: {text[:80]!r}")
     return uses
+
+
+def with_series(uses: str | None, series: str | None) -> str | None:
+    """What a run of a series uses, with the limit of that."""
+    return uses if series is None else uses_text({**uses_of(uses), series_limit(series): 1})
 
 
 def uses_problems(uses: Mapping[str, Any]) -> list[str]:
@@ -339,11 +352,18 @@ class Shortage(NamedTuple):
 
 class LimitBook:
     """What is free, as of one moment: ``accounts`` are those of ``limits``, by their names, and ``held`` is how much of
-    each name is in use. ``changed`` are the names of the limits whose accounts have to be written."""
+    each name is in use. ``next_in`` is the lowest id that waits in each series, by the name of its limit. ``changed``
+    are the names of the limits whose accounts have to be written."""
 
     def __init__(
-        self, limits: Mapping[str, Limit], accounts: Mapping[str, Account], held: Mapping[str, int], now: float
+        self,
+        limits: Mapping[str, Limit],
+        accounts: Mapping[str, Account],
+        held: Mapping[str, int],
+        now: float,
+        next_in: Mapping[str, str] = NOTHING,
     ) -> None:
+        self._next_in = next_in
         self._limits, self._accounts, self._now = limits, dict(accounts), now
         self._held = Counter(dict(held))
         self._counting: dict[str, Limit | None] = {}
@@ -399,6 +419,8 @@ class LimitBook:
         kept: set[str] = set()
         for group in self.by_turn(waiting):
             uses = uses_of(group.uses)
+            if any(group.first > self._next_in.get(name, "~") for name in uses):
+                continue  # an older run of its series waits
             shortages = self.shortages(uses, kept)
             if not shortages:
                 yield group

@@ -49,9 +49,9 @@ from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_pla
 from asterism.durable.plan_turns import AWAITED, entering, turn_terms
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
-from asterism.fleet.backfills import TICKS_PER_TURN
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import plan_name, ticks_of
+from asterism.fleet.schedules import TICKS_PER_TURN
 from asterism.fleet.stored_limits import check_plan_limits
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PlanQuery, PutRegister, Query, Register, Store, Write

@@ -36,7 +36,6 @@ Invariants:
   (``heartbeat`` of each engine).
 - A change is committed against the revision that was read. When the answer to a commit is lost, the ledger recognises
   its own write in the story of the run.
-- A run that ends makes room in its series in the same commit.
 - The coordinator saves work and is never needed for correctness: two at once do no harm.
 - This package imports neither ``peers`` nor ``durable``. ``peers`` plugs into ``extensions``; ``durable`` uses
   ``Fleet.place`` and ``RunWaiters.consume``.

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Unpack
 
-from asterism.base.clock import new_ids
 from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import NOTHING, plain_object
-from asterism.core.limits import check_uses, uses_of
+from asterism.core.limits import check_uses, uses_of, with_series
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import TextTemplate, key_template, tidy_label
@@ -67,7 +66,6 @@ class BulkCreation:
         self._key = None if key is None else key_template(key)
         check_options(options)
         self._options = options
-        self._millisecond = 0
 
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> CreatedRuns:
         """Create a run for each input, in one commit with ``writes``. Raises InvalidInput; then nothing was
@@ -81,19 +79,17 @@ class BulkCreation:
 
     async def prepare(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
         """The runs of a part, not written yet. Raises InvalidInput."""
-        now, chance = self._fleet.store.clock(), self._fleet.chance
+        now, new_id = self._fleet.store.clock(), self._fleet.run_ids.new
         span = current_traceparent()
         first = transitions.create(
             "", self._flow, NOTHING, by=self._fleet.by, now=now, traceparent=span, **self._options
         )
-        self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later parts have later ids
-        ids = new_ids(self._millisecond, chance, len(inputs))
         settings = await self._fleet.settings()
         small = min(settings.large, settings.most)
         limits = await read_limits(self._fleet.store) if self._flow.uses else {}
         copy, label, key, what = first.with_changes, self._label, self._key, f"the input of {self._flow.name!r}"
         runs = []
-        for index, (run_id, run_input) in enumerate(zip(ids, inputs, strict=True)):
+        for index, run_input in enumerate(inputs):
             try:
                 if type(run_input) is not dict and not isinstance(run_input, Mapping):
                     raise NotJson(f"{what} must be an object of named values, not {safe_repr(run_input)}")
@@ -101,12 +97,13 @@ class BulkCreation:
                 text = _text(value)
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
-                changes: dict[str, Any] = {"id": run_id, "input": value}
+                changes: dict[str, Any] = {"id": new_id(now), "input": value}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(run_input))
                 if self._flow.uses:
-                    changes["uses"] = uses = filled_uses(self._flow, run_input)
+                    uses = filled_uses(self._flow, run_input)
                     check_uses(limits, uses_of(uses))
+                    changes["uses"] = with_series(uses, first.series)
                 if key is not None:
                     changes["key"] = filled = key.fill(run_input)
                     check_options({"key": filled})

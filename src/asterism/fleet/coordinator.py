@@ -173,7 +173,6 @@ DELIVERED_KINDS = frozenset(
         "replaced",
         "schedule",
         "budget",
-        "series",
         "conflict",
         "impostor",
         "restored",

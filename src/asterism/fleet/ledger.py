@@ -2,33 +2,25 @@
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that
-nothing happens twice and nothing that happened is denied. A run that ends makes room in its series in the same commit.
-
-All writers of a series write the same register. The writers of this process take turns: of a hundred at once, each
-would otherwise lose ninety-nine times.
+nothing happens twice and nothing that happened is denied.
 
 Inputs and outputs that are large are stored apart, as blobs, so that records stay small (``RunBlobs``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
-from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.json_values import JsonObject
-from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import task_name
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import Workflows
@@ -46,7 +38,6 @@ CHANGE_TIMEOUT = 10.0
 WRITES_REMEMBERED = 20
 """How many of its own writes a change recognises in the story of a run."""
 
-_NO_TURN = nullcontext()
 _SMALL_TYPES = frozenset({bool, float, type(None)})
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
 
@@ -82,7 +73,6 @@ class Ledger:
     ) -> None:
         self.store, self.clock, self.workflows = store, clock, workflows
         self._chance, self._on_end = chance, on_end
-        self._series_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, run_id: str) -> Run:
         run = await self.store.run(run_id)
@@ -128,11 +118,9 @@ class Ledger:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
             writes += also
-            async with self._series_turn(after.series) if after.series is not None and after.ended else _NO_TURN:
-                if after.series is not None or after.error is not None:
-                    writes += await self.consequences(after)
-                written[:] = [*written[-WRITES_REMEMBERED:], after]
-                await self.store.commit(writes)
+            writes += failure_notice(after)
+            written[:] = [*written[-WRITES_REMEMBERED:], after]
+            await self.store.commit(writes)
             return after
 
         after = await retry_on_conflict(attempt, tries=tries, patience=patience, clock=self.clock, chance=self._chance)
@@ -155,32 +143,30 @@ class Ledger:
         return PutRun(after, before.revision)
 
     async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister | Notice] = ()) -> Run:
-        """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
-        run if the key is taken. ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
+        """Write a new run; ``assign`` assigns it in the same write. Returns the existing run if the key is taken.
+        ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
         attempted = False
 
         async def attempt() -> Run:
             nonlocal attempted
             if attempted and (existing := await self.store.run(run.id)) is not None:
                 return existing
-            async with _NO_TURN if run.series is None else self._series_turn(run.series):
-                [admitted], writes = ([run], []) if run.series is None else await self._admit([run], run.series)
-                added = assign(admitted) if admitted.offered else admitted
-                attempted = True
-                try:
-                    await self.store.commit([PutRun(added, None), *writes, *beside])
-                except Conflict as conflict:
-                    existing = await self._existing(run, conflict, beside)
-                    if existing is None:
-                        raise
-                    return existing
+            added = assign(run)
+            attempted = True
+            try:
+                await self.store.commit([PutRun(added, None), *beside])
+            except Conflict as conflict:
+                existing = await self._existing(run, conflict, beside)
+                if existing is None:
+                    raise
+                return existing
             return added
 
         return await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
 
     async def add_batch(self, runs: Sequence[Run], writes: Sequence[Write] = ()) -> list[Run]:
-        """Write new runs and ``writes`` in one commit: all or nothing. All runs are of one series, or of none. Returns
-        the runs; in place of one whose key is taken, the run that has it. Raises Conflict if one of ``writes`` does."""
+        """Write new runs and ``writes`` in one commit: all or nothing. Returns the runs; in place of one whose key
+        is taken, the run that has it. Raises Conflict if one of ``writes`` does."""
         first = {run.key: run for run in reversed(runs)}  # of two runs with one key, the first is written
         new = [run for run in runs if run.key is None or first[run.key] is run]
         existing: dict[str | None, Run] = {}
@@ -191,24 +177,21 @@ class Ledger:
             left = [run for run in new if run.key not in existing] if existing else new
             if attempted and left and await self.store.run(left[0].id) is not None:
                 return [await self.read(run.id) for run in left]  # all are there: the answer was lost
-            series = left[0].series if left else None
-            async with _NO_TURN if series is None else self._series_turn(series):
-                added, more = (left, []) if series is None else await self._admit(left, series)
-                attempted = True
-                try:
-                    await self.store.commit([*(PutRun(run, None) for run in added), *more, *writes])
-                except Conflict as conflict:
-                    if conflict.kind == "key":
-                        keys = frozenset(run.key for run in left if run.key is not None)
-                        existing.update({run.key: run for run in await self.store.find(Query(keys=keys))})
-                    elif any(
-                        conflict.concerns("register", write.key) for write in writes if isinstance(write, PutRegister)
-                    ):
-                        if not left and await self._are_written(writes):
-                            return []
-                        raise _NotRetried(conflict) from None
-                    raise
-            return added
+            attempted = True
+            try:
+                await self.store.commit([*(PutRun(run, None) for run in left), *writes])
+            except Conflict as conflict:
+                if conflict.kind == "key":
+                    keys = frozenset(run.key for run in left if run.key is not None)
+                    existing.update({run.key: run for run in await self.store.find(Query(keys=keys))})
+                elif any(
+                    conflict.concerns("register", write.key) for write in writes if isinstance(write, PutRegister)
+                ):
+                    if not left and await self._are_written(writes):
+                        return []
+                    raise _NotRetried(conflict) from None
+                raise
+            return left
 
         try:
             written = await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
@@ -242,84 +225,15 @@ class Ledger:
             return runs[0] if runs else None
         return await self.read(run.id) if conflict.concerns("run", run.id) else None
 
-    # -- series ------------------------------------------------------------------------------------------------------
 
-    def _series_turn(self, series: str) -> asyncio.Lock:
-        return self._series_locks.setdefault(series, asyncio.Lock())
-
-    async def _admit(self, runs: Sequence[Run], series: str) -> tuple[list[Run], list[Write]]:
-        """New runs with their places in their series, in their order."""
-        revision, state = await self._read_series(series)
-        admitted = []
-        for run in runs:
-            state = state.claim(run.id, run.created_at)
-            admitted.append(transitions.release_hold(run, run.created_at) if state.active == run.id else run)
-        return admitted, [PutRegister(_series_key(series), state.to_json(), revision)]
-
-    async def consequences(self, run: Run) -> list[Write]:
-        """The writes that belong to the end of a run."""
-        if not run.ended:
-            return []
-        writes: list[Write] = failure_notice(run, run.ended_at or 0.0)
-        return writes if run.series is None else [*writes, *await self.leave_series(run, run.series)]
-
-    async def leave_series(self, run: Run, name: str) -> list[Write]:
-        """The writes that take a run out of its series and promote the next one."""
-        now = self.store.clock()
-        register = await self.store.register(_series_key(name))
-        try:
-            series = Series(name) if register is None else Series.from_json(register.value)
-        except UnreadableSeries as error:  # the end of this run counts all the same, and its series stays taken
-            assert register is not None
-            message = f"series {name} cannot be read, so nothing more of it begins until it is repaired: {error}"
-            # another writer that repairs it at this moment must see that this run has ended
-            same = PutRegister(register.key, register.value, register.revision)
-            return [same, Notice(now, "series", message, run.id, run.device)]
-        writes: list[Write] = []
-        after = series.leave(run.id, now)
-        promoted = None
-        while after is not series and after.active is not None and after.active != series.active:
-            promoted = await self.store.run(str(after.active))
-            if promoted is not None and not promoted.ended:
-                break
-            after, promoted = after.leave(after.active, now), None  # it is gone, and the next one is up
-        if after is not series:
-            writes.append(PutRegister(_series_key(name), after.to_json(), register and register.revision))
-        if promoted is not None and promoted.held:
-            writes.append(PutRun(transitions.release_hold(promoted, now), promoted.revision))
-        return writes
-
-    async def readmit(self, run: Run, now: float) -> tuple[Run, list[Write]]:
-        """A run that a peer judged and that this store judges from now on, with its place in our own series: it is held
-        unless it is the active one. Raises UnreadableSeries."""
-        if run.series is None or run.ended:
-            return run, []
-        revision, series = await self._read_series(run.series)
-        claimed = series.claim(run.id, now)
-        writes: list[Write] = []
-        if claimed is not series:
-            writes.append(PutRegister(_series_key(run.series), claimed.to_json(), revision))
-        if claimed.active == run.id:
-            return (transitions.release_hold(run, now) if run.held else run), writes
-        return run.changed(held=True), writes
-
-    async def _read_series(self, name: str) -> tuple[int | None, Series]:
-        register = await self.store.register(_series_key(name))
-        return (None, Series(name)) if register is None else (register.revision, Series.from_json(register.value))
-
-    async def series(self, name: str) -> Series:
-        """Raises UnreadableSeries."""
-        return (await self._read_series(name))[1]
-
-
-def failure_notice(run: Run, at: float) -> list[Write]:
-    """The notice that a run failed; none if it did not, or if a person cancelled it."""
+def failure_notice(run: Run, at: float | None = None) -> list[Write]:
+    """The notice that a run failed, by default at its end; none if it did not, or if a person cancelled it."""
     if run.error is None or run.cancelled:
         return []
     name = run.label or task_name(run)
     what = run.workflow if name is None else f"{run.workflow}: {name}"
     message = f"run {run.id} ({what}) failed: {_without_control(run.error)}"
-    return [Notice(at, "failed", message, run.id, run.device)]
+    return [Notice((run.ended_at or 0.0) if at is None else at, "failed", message, run.id, run.device)]
 
 
 def happened(written: Run, stored: Run) -> bool:
@@ -336,10 +250,6 @@ def happened(written: Run, stored: Run) -> bool:
 def _without_control(text: str) -> str:
     """The words of a program or a peer without control characters, which a terminal would act upon."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
-
-
-def _series_key(name: str) -> str:
-    return f"series/{name}"
 
 
 # -- large inputs and outputs ------------------------------------------------------------------------------------------

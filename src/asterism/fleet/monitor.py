@@ -37,9 +37,9 @@ from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.audit_log import remove_entries
-from asterism.fleet.backfills import BackfillPass
 from asterism.fleet.extensions import extensions, plan_port
 from asterism.fleet.fleet import Fleet, executes_own_plan
+from asterism.fleet.ledger import failure_notice
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.sent_events import remove_events
 from asterism.fleet.stored_limits import release_lost_holds
@@ -111,7 +111,7 @@ class Monitor:
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
         self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
-        self._schedules, self._backfills = SchedulePass(fleet), BackfillPass(fleet)
+        self._schedules = SchedulePass(fleet)
 
     async def run_pass(self) -> None:
         """One pass of the coordinator."""
@@ -285,8 +285,7 @@ class Monitor:
             after = transitions.take_back(run, now, detail)
         else:
             after = transitions.lose(run, flow, now, detail, counted=not executes_own_plan(run))
-        consequences = await self.fleet.ledger.consequences(after)
-        if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *consequences]):
+        if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *failure_notice(after)]):
             log.info("taken away: %s", detail, extra={"run": seen.id})
         else:
             log.debug("not taken away: the run or its device has changed meanwhile", extra={"run": seen.id})
@@ -487,14 +486,11 @@ class Monitor:
         if after is before:
             return
         with contextlib.suppress(RunRefused):
-            consequences = await self.fleet.ledger.consequences(after)
-            await try_commit(self.store, [PutRun(after, before.revision), *consequences])
+            await try_commit(self.store, [PutRun(after, before.revision), *failure_notice(after)])
 
     async def _decide_ticks(self) -> None:
         """Create the runs and plans of schedules whose time has come."""
         due_in = await self._schedules.run_pass()
-        if self._schedules.creates_plans:
-            due_in = min(due_in, await self._backfills.run_pass())
         self.due_in = min(self.due_in, max(due_in, self._every / 10))
 
     async def _prune(self, now: float) -> None:

@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from asterism.base.durations import format_age, format_delay, format_duration
 from asterism.core.history import Reason
-from asterism.core.limits import Hold, Shortage, UnknownLimit, uses_of
+from asterism.core.limits import Hold, Shortage, UnknownLimit, series_limit, uses_of
 from asterism.core.plan.task import absent_plugin
 from asterism.core.record import Record
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
@@ -42,7 +42,6 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSIN
 from asterism.core.run.run_label import task_name
 from asterism.core.run.session import ABROAD, ENDED, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.stored_limits import StoredLimits, read_stored_limits, users
@@ -50,6 +49,9 @@ from asterism.store.protocol import Query
 
 MOST_NAMED = 20
 """How many devices or runs are named one by one."""
+
+MOST_AHEAD = 1000
+"""How many runs of a series are counted."""
 
 FEW_NAMED = 5
 """How many holders of a limit are named."""
@@ -198,13 +200,8 @@ def _abroad(owner: Session, now: float) -> Iterator[Reason]:
 
 async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
     now = fleet.store.clock()
-    reasons: list[Reason] = []
     if run.paused is not None:
-        reasons.append(Reason("pause", run.paused, f"it is paused {run.paused}, until it is resumed"))
-    if run.held and run.series is not None:
-        reasons.append(await _series(fleet, run, run.series))
-    if reasons:
-        return reasons
+        return [Reason("pause", run.paused, f"it is paused {run.paused}, until it is resumed")]
     elsewhere = await _decided_elsewhere(fleet, run)
     if elsewhere is not None:
         return [elsewhere]
@@ -214,29 +211,35 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         left = format_age(run.not_before - now)
         then = f"in {left}" if left != "0 s" else "at once"
         return [Reason("backoff", "", f"the next attempt begins {then}, after the last one{said}", run.not_before)]
-    if run.uses is not None and (limits := await limit_reasons(fleet, uses_of(run.uses), now)):
+    if run.uses is not None and (limits := await limit_reasons(fleet, uses_of(run.uses), now, run)):
         return limits
     flow = await fleet.workflows.get(run.workflow, run.version)
     return _placement(await fleet.placer(fresh=True), run, flow, await fleet.store.sessions())
 
 
-async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
-    try:
-        series = await fleet.ledger.series(name)
-    except UnreadableSeries as error:
-        return Reason("series", name, f"series {name} cannot be read, so none of its runs begins: {error}")
-    place = series.position(run.id)
-    if series.active is None or place is None:
-        return Reason("series", name, f"series {name} does not list it, although the run belongs to it")
-    active = await fleet.store.run(str(series.active))
-    what = f" ({active.workflow}, {active.status})" if active is not None else ""
-    between = f", and {place - 1} more come before it" if place > 1 else ", and it is next"
-    return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
+async def _series(fleet: Fleet, stored: StoredLimits, run: Run) -> Reason | None:
+    """The run of its series for whose end a run waits; None if it is the next one."""
+    if run.series is None:
+        return None
+    limit = series_limit(run.series)
+    groups = [group for group in stored.runs if limit in uses_of(group.uses)]
+    others = [other for other in await users(fleet.store, stored, groups, MOST_AHEAD) if isinstance(other, Run)]
+    owned = [other for other in others if other.session is not None]
+    ahead = sorted((other for other in others if other.session is None and other.id < run.id), key=lambda one: one.id)
+    if not owned and not ahead:
+        return None
+    active, *between = [*owned, *ahead]
+    which = f"run {active.id} ({active.workflow}, {active.status}) is the active one of series {run.series}"
+    more = f"{len(between)} more come before it" if between else "it is next"
+    return Reason("series", run.series, f"{which}, and {more}")
 
 
-async def limit_reasons(fleet: Fleet, uses: Mapping[str, int], now: float) -> list[Reason]:
-    """The limits that have too little room for a run, or a task."""
+async def limit_reasons(fleet: Fleet, uses: Mapping[str, int], now: float, run: Run | None = None) -> list[Reason]:
+    """The series and the limits for which a run waits, or a task."""
     stored = await read_stored_limits(fleet.store)
+    series = None if run is None else await _series(fleet, stored, run)
+    if series is not None:
+        return [series]
     shortages = stored.book(now).shortages(uses)
     return [await _shortage(fleet, stored, shortage, uses[shortage.name], now) for shortage in shortages]
 

@@ -13,6 +13,10 @@ The coordinator's pass over schedules: decides about every tick that is due.
 A schedule knows when its next tick fires, so a pass without a due tick costs a comparison for each schedule. One commit
 decides about one tick. Two coordinators at once are wasteful and never wrong: of two decisions
 about one tick, one meets a conflict, and nothing of it has happened.
+
+A backfill creates plans for ticks of the past. Its state is a register, and the pass carries it on, so it survives
+every process; a command that follows it only reads. The commit that stores a plan expects the revision of the register
+that was read, and moves the cursor past the tick. A plan that failed is run again; one that succeeded is skipped.
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, NamedTuple
 
 from asterism.base.clock import new_id
 from asterism.base.error_log import RecurringError
-from asterism.core.errors import AsterismError, PlanOverlaps, RunRefused
+from asterism.core.errors import AsterismError, PlanError, PlanOverlaps, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject
 from asterism.core.plan.plan_name import EACH_TICK
 from asterism.core.plan.plan_name import plan_name as patterned_name
@@ -47,9 +51,12 @@ from asterism.core.schedule.ticks import (
     MISSED,
     MOST_OPEN,
     SKIPPED,
+    Backfill,
     NextTick,
     TickEntry,
+    backfill_ticks,
     decided,
+    due_for_backfill,
     due_tick,
     entries_of,
     interval_ticks,
@@ -57,6 +64,7 @@ from asterism.core.schedule.ticks import (
     late_times,
     overlap,
     rewound,
+    settle,
     tick_key,
     tick_text,
     with_entries,
@@ -70,7 +78,7 @@ from asterism.store.dump_format import SCHEDULES as SCHEDULES
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PLANS as HEADS
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, read_slot
-from asterism.store.store_errors import Conflict, StoreError
+from asterism.store.store_errors import Conflict, CorruptRecord, StoreError
 
 HISTORY = "schedule-history/"
 PLANS = "schedule-plan/"
@@ -81,6 +89,20 @@ IN_SERIES = ("queue", "replace")
 
 REMOVED = "removed_at"
 """The field of a removed schedule. Its register stays: one that began again at revision 1 could be mistaken."""
+
+
+BACKFILLS = "backfill/"
+"""Prefix of the keys of registers: the last backfill of each schedule."""
+
+BETWEEN_PASSES = 1.0
+"""Seconds between two passes while a backfill is open."""
+
+
+class StoredBackfill(NamedTuple):
+    """A backfill with the revision of its register."""
+
+    backfill: Backfill
+    revision: int
 
 
 class StoredSchedule(NamedTuple):
@@ -112,6 +134,14 @@ def plan_name(name: str, tick: int | None, chance: str) -> str:
 def event_plan_name(name: str, number: int) -> str:
     """The name of the plan that an event creates."""
     return f"{name}-event-{number}"
+
+
+def backfill_key(schedule: str) -> str:
+    return f"{BACKFILLS}{schedule}"
+
+
+def decode_backfill(register: Register) -> StoredBackfill:
+    return StoredBackfill(register.read(Backfill.from_json), register.revision)
 
 
 def decode(register: Register | None, *, removed: bool = False) -> StoredSchedule | None:
@@ -303,10 +333,10 @@ class ScheduledWork:
     async def _create_plan(self, new: _NewWork) -> TickEntry:
         """Store the plan of a tick. No process runs it yet (durable/plan_runner.py)."""
         schedule, now = new.stored.schedule, self._store.clock()
-        kept = await self._store.register(plan_key(schedule.name))
-        if kept is None:
-            raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
-        name, document = plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance)), kept.value
+        name, document = (
+            plan_name(schedule.name, new.tick, new_id(now, self._fleet.chance)),
+            await self.document(schedule),
+        )
         taken: list[Write] = []
         if new.event is not None:
             name = event_plan_name(schedule.name, new.event.number)
@@ -317,11 +347,10 @@ class ScheduledWork:
         values = self._values(new, next_tick)
         # a person's request waits for nothing
         awaited = None if new.tick is None else awaited_name(schedule, new.tick, next_tick)
-        plan = plan_port().plan_writes(self._store, name, document, values, awaited)
-        turn = await plan_port().plan_turn(self._store, name, document, values)
+        plan = await self.plan_writes(name, document, values, awaited)
         writes = await self._writes(new.stored, new.with_work(name), [*new.before, entry])
         try:
-            await self._store.commit([*writes, *plan, *turn, *taken])
+            await self._store.commit([*writes, *plan, *taken])
         except Conflict as conflict:
             if not conflict.concerns("register", f"{HEADS}{name}"):
                 raise Overtaken(f"another process has changed the {conflict.what}") from None
@@ -329,6 +358,21 @@ class ScheduledWork:
             self._fleet.plan_created()
             return entry
         return await self._record_existing(new, entry._replace(why="its plan was created before"))
+
+    async def document(self, schedule: Schedule) -> JsonObject:
+        """The plan that a schedule keeps."""
+        kept = await self._store.register(plan_key(schedule.name))
+        if kept is None:
+            raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
+        document: JsonObject = kept.value
+        return document
+
+    async def plan_writes(
+        self, name: str, document: Mapping[str, Any], values: TickValues, awaited: str | None
+    ) -> list[Write]:
+        """The writes that store a plan, with its turn among the plans of its file. Raises PlanOverlaps."""
+        plan = plan_port().plan_writes(self._store, name, document, values, awaited)
+        return [*plan, *await plan_port().plan_turn(self._store, name, document, values)]
 
     def _values(self, new: _NewWork, next_tick: NextTick) -> TickValues:
         """What the work learns of its tick: for an event when it was sent; for a person's request the last tick up to
@@ -402,7 +446,7 @@ EVENT_INTERVAL = 1.0
 
 
 class SchedulePass:
-    """Decides about the due ticks of a fleet's schedules."""
+    """Decides about the due ticks of a fleet's schedules, and carries its backfills on."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._store = fleet, fleet.store
@@ -410,36 +454,46 @@ class SchedulePass:
         self._known: dict[str, tuple[int, StoredSchedule | None]] = {}  # by key, with the revision that was decoded
         self._troubles: dict[str, RecurringError] = {}
         self._passed_over: dict[tuple[str, str], int] = {}  # by schedule and pattern, the last event of another name
-        self.creates_plans = False
-        """Whether a schedule creates plans, or did so before it was removed: only then may there be a backfill."""
 
     async def run_pass(self) -> float:
-        """Decide about all due ticks. Returns in how many seconds the next one fires. A schedule that cannot be used
-        does not keep the others waiting."""
-        before, self._known, self.creates_plans = self._known, {}, False
+        """Decide about all due ticks, and carry backfills on. Returns in how many seconds to look again. A schedule
+        that cannot be used does not keep the others waiting. Only where a schedule creates plans, or did so before it
+        was removed, may there be a backfill."""
+        before, self._known, creates_plans = self._known, {}, False
         soonest = NEVER
         for register in await self._store.registers(SCHEDULES):
             name = register.key.removeprefix(SCHEDULES)
-            self.creates_plans |= isinstance(register.value, Mapping) and "plan" in register.value
-            try:
+            creates_plans |= isinstance(register.value, Mapping) and "plan" in register.value
+            async with self._troubled(f"decide about schedule {name}", f"decides about schedule {name} again"):
                 seen = before.get(register.key)
                 stored = seen[1] if seen is not None and seen[0] == register.revision else decode(register)
                 self._known[register.key] = (register.revision, stored)
                 if stored is not None:
                     soonest = min(soonest, await self._decide_all(stored))
-            except StoreError:
-                raise
-            except Overtaken:
-                continue  # another coordinator decides about it
-            except Exception as error:
-                self._trouble(name).occurred(error)
-            else:
-                self._trouble(name).recovered()
+        for register in await self._store.registers(BACKFILLS) if creates_plans else ():
+            async with self._troubled("carry a backfill on", "carries backfills on again"):
+                stored_backfill = decode_backfill(register)
+                if stored_backfill.backfill.ended_at is None:
+                    soonest = min(soonest, BETWEEN_PASSES)
+                    await self._carry_on(stored_backfill)
         return soonest
 
-    def _trouble(self, name: str) -> RecurringError:
-        what, again = f"cannot decide about schedule {name}", f"decides about schedule {name} again"
-        return self._troubles.setdefault(name, RecurringError(log, what, again, self._fleet.clock.time))
+    @contextlib.asynccontextmanager
+    async def _troubled(self, what: str, again: str) -> AsyncIterator[None]:
+        """Log what goes wrong in the block, once: it must not keep the others waiting."""
+        trouble = self._troubles.setdefault(what, RecurringError(log, f"cannot {what}", again, self._fleet.clock.time))
+        try:
+            yield
+        except CorruptRecord as error:
+            trouble.occurred(error)
+        except StoreError:
+            raise
+        except Overtaken:
+            pass  # another coordinator decides about it
+        except Exception as error:
+            trouble.occurred(error)
+        else:
+            trouble.recovered()
 
     async def _decide_all(self, stored: StoredSchedule) -> float:
         """Decide about the due ticks of one schedule. Returns in how many seconds its next tick fires."""
@@ -530,3 +584,81 @@ class SchedulePass:
         if again is None:
             raise Overtaken(f"schedule {name!r} was removed")
         return again if not again.schedule.replaced else await self._work.cancel_replaced(again)
+
+    # -- backfills -----------------------------------------------------------------------------------------------------
+
+    async def _carry_on(self, stored: StoredBackfill) -> None:
+        backfill = stored.backfill
+        schedule = await read_schedule(self._store, backfill.schedule)
+        if schedule is None:
+            backfill = backfill.changed(cancelled=backfill.cancelled or "the schedule was removed")
+        if backfill.cancelled is not None:
+            for name in backfill.open:
+                await plan_port().cancel_plan(self._fleet, name, f"the backfill was cancelled {backfill.cancelled}")
+        stored = await self._settled(stored, backfill)
+        if schedule is None:
+            return
+        next_tick = ticks_of(schedule.schedule)
+        for _ in range(DECISIONS_PER_PASS):
+            tick = due_for_backfill(stored.backfill, next_tick)
+            if tick is None:
+                break
+            stored = await self._decide_backfill(stored, schedule.schedule, tick)
+            stored = await self._settled(stored, stored.backfill)
+
+    async def _settled(self, stored: StoredBackfill, backfill: Backfill) -> StoredBackfill:
+        """Write which plans have ended, and that the backfill has."""
+        ends = {}
+        for name in backfill.open:
+            if await plan_port().plan_ended(self._store, name):
+                ends[name] = await plan_port().plan_succeeded(self._store, name)
+        now = self._store.clock()
+        settled = settle(backfill, ends, now)
+        if settled == stored.backfill:
+            return stored
+        notices = [Notice(now, "schedule", _end_text(settled))] if settled.ended_at is not None else []
+        return await self._put(stored, settled, *notices)
+
+    async def _put(self, stored: StoredBackfill, after: Backfill, *further: Write) -> StoredBackfill:
+        """Raises Overtaken."""
+        put = PutRegister(backfill_key(after.schedule), after.to_json(), stored.revision)
+        if not await try_commit(self._store, [put, *further]):
+            raise Overtaken(f"another process has changed the backfill of schedule {after.schedule!r}")
+        return StoredBackfill(after, stored.revision + 1)
+
+    async def _decide_backfill(self, stored: StoredBackfill, schedule: Schedule, tick: int) -> StoredBackfill:
+        """Create the plan of a tick, in the commit that moves the cursor; or find it."""
+        backfill = stored.backfill.changed(after=float(tick))
+        name = plan_name(schedule.name, tick, "")
+        created = backfill.changed(open=(*backfill.open, name))
+        if await self._store.register(f"{HEADS}{name}") is None:
+            writes = await self._backfill_writes(schedule, name, tick, backfill_ticks(backfill, ticks_of(schedule)))
+            with contextlib.suppress(Conflict):  # of the head: the schedule has just created it; else _put is overtaken
+                put = PutRegister(backfill_key(schedule.name), created.to_json(), stored.revision)
+                await self._store.commit([put, *writes])
+                self._fleet.plan_created()
+                return StoredBackfill(created, stored.revision + 1)
+        elif not await plan_port().plan_ended(self._store, name):
+            pass
+        elif backfill.only_missing or await plan_port().plan_succeeded(self._store, name):
+            return await self._put(stored, backfill.changed(skipped=backfill.skipped + 1))
+        else:
+            # it may have been cancelled, or reopened; if it has ended, it counts as failed
+            with contextlib.suppress(PlanError):
+                await plan_port().run_again(self._fleet, name, f"backfill of schedule {schedule.name}")
+                self._fleet.plan_created()
+        return await self._put(stored, created)
+
+    async def _backfill_writes(self, schedule: Schedule, name: str, tick: int, next_tick: NextTick) -> list[Write]:
+        values, awaited = values_of(schedule, tick, next_tick), awaited_name(schedule, tick, next_tick)
+        document = await self._work.document(schedule)
+        if overlap_of_file := document["plan"].get("overlap"):  # to skip or replace a tick would defeat the backfill
+            document = {**document, "plan": {**document["plan"], "overlap": ["queue", *overlap_of_file[1:]]}}
+        writes = await self._work.plan_writes(name, document, values, awaited)
+        return [*writes, await plan_port().submission(self._fleet, name)]
+
+
+def _end_text(backfill: Backfill) -> str:
+    outcome = f"{backfill.succeeded} succeeded, {backfill.failed} failed, {backfill.skipped} skipped"
+    word = "has ended" if backfill.cancelled is None else f"was cancelled {backfill.cancelled}"
+    return f"schedule {backfill.schedule}: the backfill of {backfill.total} ticks {word}: {outcome}"

@@ -1,4 +1,4 @@
-"""Schedules of a fleet, as a program uses them: add, pause, resume and remove them; their next times and histories.
+"""Schedules of a fleet, as a program uses them: add, pause and remove them; their times, histories and backfills.
 
 ::
 
@@ -10,6 +10,7 @@ The coordinator of the fleet creates the runs (scheduled_work.py), so a device o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -20,8 +21,16 @@ from asterism.core.errors import AsterismError, NotJson, TooLarge, safe_repr
 from asterism.core.json_values import JsonObject, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
-from asterism.core.schedule.tick_values import TICK_PATHS
-from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
+from asterism.core.schedule.tick_values import TICK_PATHS, parse_time, time_until
+from asterism.core.schedule.ticks import (
+    MOST_TICKS,
+    Backfill,
+    TickEntry,
+    history_of,
+    interval_ticks,
+    moved_to,
+    ticks_between,
+)
 from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Overtaken
@@ -29,14 +38,18 @@ from asterism.fleet.scheduled_work import (
     REMOVED,
     SCHEDULES,
     ScheduledWork,
+    StoredBackfill,
     StoredSchedule,
+    backfill_key,
     decode,
+    decode_backfill,
     history_key,
     input_with_tick,
     plan_key,
     read_schedule,
     schedule_key,
     ticks_of,
+    zone_of,
 )
 from asterism.fleet.sent_events import last_number
 from asterism.fleet.stored_limits import check_plan_limits
@@ -49,6 +62,9 @@ log = logging.getLogger("asterism.schedule")
 
 MOST_NEXT_TIMES = 1000
 
+TICKS_PER_TURN = 20
+"""How many ticks are counted in one turn of the event loop: those of a cron expression take long."""
+
 LARGEST_PLAN = 1_000_000
 """The largest plan that a schedule keeps, in bytes of JSON."""
 
@@ -59,6 +75,14 @@ class UnknownSchedule(AsterismError):
 
 class ScheduleExists(AsterismError):
     """A schedule of this name exists already."""
+
+
+class BackfillRuns(AsterismError):
+    """A schedule has a backfill that has not ended."""
+
+
+class UnknownBackfill(AsterismError):
+    """A schedule has had no backfill."""
 
 
 def check_has_ticks(schedule: Schedule) -> None:
@@ -248,10 +272,14 @@ class Schedules:
 
     async def pause(self, name: str, reason: str = "") -> Schedule:
         """Create nothing more until the schedule is resumed. What it has created goes on."""
-        why = f"by {self._fleet.by}: {reason}" if reason else f"by {self._fleet.by}"
+        why = self._asked(reason)
         return await self._change(
             name, lambda schedule: schedule if schedule.paused is not None else schedule.changed(paused=why)
         )
+
+    def _asked(self, reason: str) -> str:
+        """Who asks, and why."""
+        return f"by {self._fleet.by}: {reason}" if reason else f"by {self._fleet.by}"
 
     async def resume(self, name: str) -> Schedule:
         """Create work again, from the next tick on. The ticks of the pause are not caught up."""
@@ -322,3 +350,90 @@ class Schedules:
             with contextlib.suppress(Overtaken):  # the coordinator cancels it, then
                 await work.cancel_replaced(after)
         return entry
+
+    # -- backfills -----------------------------------------------------------------------------------------------------
+
+    async def start_backfill(
+        self,
+        name: str,
+        first: str,
+        last: str | None,
+        *,
+        every: int | None = None,
+        parallel: int = 1,
+        only_missing: bool = False,
+    ) -> Backfill:
+        """Begin a backfill of a schedule, from one day or time to another, in the time zone of the schedule; without
+        ``last`` up to now. With ``every`` the ticks are so many seconds apart; with ``only_missing`` plans that failed
+        are left alone. Durable on return.
+
+        Raises UnknownSchedule, InvalidSchedule for a time without ticks or with too many, InvalidTick, BackfillRuns."""
+        schedule, now = await self.get(name), self._store.clock()
+        if schedule.on_event is not None:
+            raise InvalidSchedule(f"schedule {name!r} creates plans for events; a backfill creates those of ticks")
+        if schedule.plan is None:
+            raise InvalidSchedule(f"schedule {name!r} creates runs of a workflow; a backfill creates plans")
+        begin, end = _range(schedule, first, last, now)
+        next_tick = ticks_of(schedule) if every is None else interval_ticks(int(begin), every)
+        ticks = list[int]()
+        for tick in ticks_between(begin, end, next_tick):
+            ticks.append(tick)
+            if len(ticks) > MOST_TICKS:
+                raise InvalidSchedule(f"a backfill has at most {MOST_TICKS:,} ticks; choose a shorter time")
+            if not len(ticks) % TICKS_PER_TURN:
+                await asyncio.sleep(0)
+        if not ticks:
+            raise InvalidSchedule(f"schedule {name!r} has no tick from {first} to {last or 'now'}")
+        new = Backfill(
+            name,
+            ticks[0],
+            ticks[-1],
+            len(ticks),
+            parallel,
+            self._fleet.by,
+            now,
+            float(ticks[0] - 1),
+            every,
+            only_missing,
+        )
+
+        async def attempt() -> None:
+            register = await self._store.register(backfill_key(name))
+            if register is not None and decode_backfill(register).backfill.ended_at is None:
+                raise BackfillRuns(
+                    f"a backfill of schedule {name!r} has not ended; cancel it with: asterism schedule backfill {name} "
+                    "--cancel"
+                )
+            await self._store.commit([PutRegister(backfill_key(name), new.to_json(), register and register.revision)])
+
+        await retry_on_conflict(attempt)
+        return new
+
+    async def read_backfill(self, name: str) -> Backfill:
+        """The last backfill of a schedule. Raises UnknownSchedule and UnknownBackfill."""
+        return (await self._stored_backfill(name)).backfill
+
+    async def _stored_backfill(self, name: str) -> StoredBackfill:
+        await self._read(name)
+        register = await self._store.register(backfill_key(name))
+        if register is None:
+            raise UnknownBackfill(f"schedule {name!r} has had no backfill")
+        return decode_backfill(register)
+
+    @retried
+    async def cancel_backfill(self, name: str, reason: str = "") -> Backfill:
+        """Create no more plans of a backfill, and cancel those that have not ended; the coordinator does that. Raises
+        UnknownBackfill."""
+        backfill, revision = await self._stored_backfill(name)
+        if backfill.ended_at is not None or backfill.cancelled is not None:
+            return backfill
+        after = backfill.changed(cancelled=self._asked(reason))
+        await self._store.commit([PutRegister(backfill_key(name), after.to_json(), revision)])
+        return after
+
+
+def _range(schedule: Schedule, first: str, last: str | None, now: float) -> tuple[float, float]:
+    """From when to when. A day without a time is meant as a whole. No tick of the future is created."""
+    zone = zone_of(schedule)
+    begin = parse_time(first, zone)[0].timestamp()
+    return begin, now if last is None else min(now, time_until(last, zone))

@@ -24,13 +24,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError, PlanError
 from asterism.core.limits import (
+    SERIES,
+    SERIES_LIMIT,
     Account,
     Hold,
     InvalidLimit,
@@ -54,7 +55,6 @@ from asterism.store.protocol import (
     ExpectSession,
     PutRegister,
     PutRun,
-    Register,
     Slot,
     Store,
     TakeRequest,
@@ -136,10 +136,14 @@ class StoredLimits(NamedTuple):
 
     def book(self, now: float) -> LimitBook:
         held: Counter[str] = Counter()
+        next_in: dict[str, str] = {}
         for group in self.groups:
+            uses = uses_of(group.uses)
             if not group.waiting:
-                held.update({name: amount * group.number for name, amount in uses_of(group.uses).items()})
-        return LimitBook(self.limits, self.accounts, held, now)
+                held.update({name: amount * group.number for name, amount in uses.items()})
+            else:
+                next_in |= {name: min(next_in.get(name, "~"), group.first) for name in uses if name.startswith(SERIES)}
+        return LimitBook(self.limits, self.accounts, held, now, next_in)
 
     def account_writes(self, book: LimitBook) -> list[Write]:
         """The accounts that a book has changed, in place of those that were read."""
@@ -159,12 +163,11 @@ class StoredLimits(NamedTuple):
 
 
 async def read_limits(store: Store) -> dict[str, Limit]:
-    """The limits that are set, by name. Raises an error for one that cannot be read."""
-    return {limit.name: limit for limit in map(_limit, await store.registers(LIMITS))}
-
-
-def _limit(register: Register) -> Limit:
-    return register.read(partial(Limit.of, register.key.removeprefix(LIMITS)))
+    """The limits that are set, by name, and that of series. Raises an error for one that cannot be read."""
+    return {
+        limit.name: limit
+        for limit in (SERIES_LIMIT, *(one.read(Limit.from_json) for one in await store.registers(LIMITS)))
+    }
 
 
 async def check_plan_limits(store: Store, plan: Constellation) -> None:
@@ -247,9 +250,12 @@ def _readable(groups: Sequence[LimitedRuns]) -> list[LimitedRuns]:
 
 @retried
 async def set_limit(store: Store, limit: Limit) -> Limit | None:
-    """Set a limit, or change it: at once for what waits, and what runs goes on. Returns what it was before."""
+    """Set a limit, or change it: at once for what waits, and what runs goes on. Returns what it was before. Raises
+    InvalidLimit for that of a series."""
+    if limit.name.startswith(SERIES):
+        raise InvalidLimit(f"limit {limit.name!r} is that of a series of runs, which is always 1: choose another name")
     account, definition = await _read(store, limit.name)
-    before = None if definition.value is None else Limit.of(limit.name, definition.value)
+    before = None if definition.value is None else Limit.from_json(definition.value)
     after = Account.from_json(account.value)
     after.recount(None if before is None else before.rate, limit.rate, store.clock())
     await store.commit([definition.put(limit.to_json()), account.put(after.to_json())])
@@ -263,7 +269,7 @@ async def remove_limit(store: Store, name: str) -> Limit:
     if definition.value is None:
         raise LimitNotSet(name)
     await store.commit([definition.put(None), account.put(account.value)])
-    return Limit.of(name, definition.value)
+    return Limit.from_json(definition.value)
 
 
 async def _read(store: Store, name: str) -> tuple[Slot, Slot]:
@@ -422,7 +428,9 @@ class _Candidates:
     def __init__(self, store: Store, request: TakeRequest, group: LimitedRuns) -> None:
         self._store, self._request, self._group = store, request, group
         self._page: list[Run] = []  # the first of it last
-        self._after, self._pages_left = "", MOST_PAGES
+        self._after, self._pages_left, self._length = "", MOST_PAGES, PAGE
+        if any(name.startswith(SERIES) for name in uses_of(group.uses)):  # nobody overtakes the first
+            self._pages_left, self._length = 1, 1
 
     async def next(self) -> Run | None:
         while True:
@@ -432,7 +440,7 @@ class _Candidates:
                     return run
             if not self._pages_left:
                 return None
-            page = await self._store.limited_runs(self._group, PAGE, after=self._after)
-            self._pages_left = self._pages_left - 1 if len(page) == PAGE else 0
+            page = await self._store.limited_runs(self._group, self._length, after=self._after)
+            self._pages_left = self._pages_left - 1 if len(page) == self._length else 0
             self._after = page[-1].id if page else ""
             self._page = page[::-1]

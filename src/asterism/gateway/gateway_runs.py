@@ -112,7 +112,7 @@ class GrantedRuns:
         try:
             grant = self._credentials.grant_of(who.owner.device, data.get("grant"))
             known = self._records.get(grant.run)
-            if known is None or known.series is not None or known.grant != grant:
+            if known is None or known.grant != grant:
                 return None
             step, logs = await self._parsed(who, data, grant)
             flow = self._fleet.workflows.remembered(known.workflow, known.version)

@@ -22,6 +22,7 @@ from collections.abc import Collection, Sequence
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import failure_notice
 from asterism.peers.messages import MAX_RUNS_ASKED
 from asterism.peers.registry import ROLLBACK_KEY, Peer, PeerRegistry, unknown_runs_key
 from asterism.store.optimistic_update import try_commit
@@ -114,7 +115,7 @@ class ForgottenRunCheck:
         reason = f"its end is unknown: it was left to peer {peer.name}, which no longer knows it"
         after = transitions.mark_forgotten(run, self._store.clock(), reason)
         put = PutCopy(after, run.revision, peer.store or "", same=True)
-        if not await try_commit(self._store, [put, *await self._fleet.ledger.consequences(after)]):
+        if not await try_commit(self._store, [put, *failure_notice(after)]):
             log.debug("the copy was not closed: another process changed it", extra={"run": run.id})
             return []
         return [f"run {run.id}: {reason}"]

@@ -132,12 +132,11 @@ class Ingest:
                 continue
             cursor = known.put(upto._asdict())
             replay = await self.replay.reason_writes(peer, batch.doubted, batch.quota)
-            together = [decision for decision in decisions if not decision.alone] if tries < BATCH_TRIES else []
+            together = decisions if tries < BATCH_TRIES else []
             try:
-                for decision in decisions:
-                    if decision.alone or tries >= BATCH_TRIES:
-                        await self._store.commit(decision.writes)
-                        done.count(decision)  # a second decision about it is not news
+                for decision in decisions[len(together) :]:
+                    await self._store.commit(decision.writes)
+                    done.count(decision)  # a second decision about it is not news
                 writes = [write for decision in together for write in decision.writes]
                 await self._store.commit([cursor, *replay, *writes, *batch.refusals.writes()])
             except Conflict as conflict:

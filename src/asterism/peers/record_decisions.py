@@ -37,7 +37,6 @@ from asterism.core.run.merge import (
 from asterism.core.run.run import CLAIMED, COMPLETED, OWNED, PROCESSING, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN, Session
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import failure_notice
 from asterism.fleet.retention import HANDED, LOST
@@ -58,14 +57,13 @@ _REQUEST_ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
 
 
 class Decision(NamedTuple):
-    """The writes for one record. ``alone`` if they need a commit of their own. ``workflow`` is the kind of workflow the
+    """The writes for one record. ``workflow`` is the kind of workflow the
     record needs, ``blobs`` are the blobs it refers to and ours does not, if it is ingested."""
 
     writes: Sequence[Write] = ()
     taken: bool = False
     refused: bool = False
     lost: str | None = None
-    alone: bool = False
     workflow: str = ""
     blobs: frozenset[str] = frozenset()
 
@@ -173,8 +171,7 @@ class BatchDecisions:
             after = transitions.lose(mine, await self._flow(mine), self._now, why)
         else:
             after = transitions.adopt(mine, self._now, why)
-        after, admitting = await self._admit_to_series(after, None, not after.ended)
-        return Decision([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
+        return Decision([PutRun(after, mine.revision)], taken=True)
 
     async def _lost_by_own_device(self, theirs: Run, mine: Run | None) -> Run | None:
         """The record of a run that one of our devices is said to own, as lost by that device, if that session is over
@@ -209,9 +206,8 @@ class BatchDecisions:
 
     async def _decide_new(self, theirs: Run, by: str) -> Decision:
         left_to = self._authority(by, theirs)
-        theirs, admitting = await self._admit_to_series(theirs, left_to, theirs.status not in OWNED)
         put = PutRun(theirs, None) if left_to is None else PutCopy(theirs, None, left_to, left_to == self._peer.store)
-        return Decision([put, *admitting], taken=True, alone=bool(admitting))
+        return Decision([put], taken=True)
 
     async def _decide_known(self, mine: Run, theirs: Run, by: str) -> Decision:
         was_left_to = self._left.get(mine.id)
@@ -231,7 +227,6 @@ class BatchDecisions:
         after = next_revision(mine, resolved)
         if after is None:
             return self._transfer_authority(mine, theirs, by, was_left_to)
-        after, admitting = await self._admit_to_series(after, left_to, after.held)
         put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
         lost = loss_reason(ours.changed(progress=reached), resolved) if self._trust.is_own(mine) else None
         lost = (
@@ -240,8 +235,7 @@ class BatchDecisions:
         writes: list[Write] = [put, *(await self._loss_writes(mine, lost, reached) if lost is not None else ())]
         writes += [PutPriority(after.id, after.priority)] if after.priority != mine.priority else []
         writes += await self._hand_over_writes(mine, after, was_left_to, left_to)
-        series = [*admitting, *await self._leave_series(after, left_to)]
-        return Decision([*writes, *series], taken=True, lost=lost, alone=bool(series))
+        return Decision(writes, taken=True, lost=lost)
 
     def _still_owned_here(self, mine: Run, theirs: Run) -> bool:
         """Whether a device of ours still works on a run that others have declared lost, and may keep it. The number is
@@ -315,22 +309,6 @@ class BatchDecisions:
             return [PutRegister(key, {}, None)] if was_left_to is None and register is None else []
         notices = failure_notice(after, self._now) if was_left_to is None or register is not None else []
         return notices if register is None else [*notices, PutRegister(key, None, register.revision)]
-
-    async def _admit_to_series(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
-        """Let our own series hold or release a waiting run that became ours to decide, since no other store does."""
-        if left_to is not None or not waits:
-            return run, []
-        try:
-            return await self._fleet.ledger.readmit(run, self._now)
-        except UnreadableSeries:  # its runs wait until the series is repaired
-            return run, []
-
-    async def _leave_series(self, run: Run, left_to: str | None) -> list[Write]:
-        """Advance its series here when the run has ended; and when a peer holds it, or each of two stores would wait
-        for a run that the other one holds."""
-        if run.series is None or not (run.ended or (run.held and left_to is not None)):
-            return []
-        return await self._fleet.ledger.leave_series(run, run.series)
 
 
 def _record_write(writes: Sequence[Write]) -> PutRun | PutCopy:

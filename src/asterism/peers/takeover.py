@@ -43,9 +43,9 @@ from asterism.core.history import Reason
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.extensions import MonitorPass
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import failure_notice
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.peers.registry import (
     Peer,
@@ -173,22 +173,18 @@ class Takeover:
 
     async def _adopt(self, run: Run, reason: str) -> None:
         try:
-            after, writes = await self._adopted(run, reason)
-            consequences = await self._fleet.ledger.consequences(after)
-            await self._store.commit([PutRun(after, run.revision), *writes, *consequences])
-        except (Conflict, RunRefused, UnknownWorkflow, UnreadableSeries) as error:
+            after = await self._adopted(run, reason)
+            await self._store.commit([PutRun(after, run.revision), *failure_notice(after)])
+        except (Conflict, RunRefused, UnknownWorkflow) as error:
             log.warning("not adopted: %s", error, extra={"run": run.id})
         else:
             log.info("adopted: %s", reason, extra={"run": run.id})
 
-    async def _adopted(self, run: Run, reason: str) -> tuple[Run, list[Write]]:
+    async def _adopted(self, run: Run, reason: str) -> Run:
         now = self._store.clock()
-        if run.status in OWNED:
-            flow = await self._fleet.workflows.get(run.workflow, run.version)
-            after = transitions.lose(run, flow, now, reason)
-        else:
-            after = transitions.adopt(run, now, reason)
-        return await self._fleet.ledger.readmit(after, now)
+        if run.status not in OWNED:
+            return transitions.adopt(run, now, reason)
+        return transitions.lose(run, await self._fleet.workflows.get(run.workflow, run.version), now, reason)
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ and numbers of notices begin anew. People are not notified again of notices that
 
 A copy that is left to a peer and has not ended is part of a backup, marked as such, and is not restored: the peer has
 the run and continues it, while the restored store has no peers and would offer it to its devices. It comes back from
-the peer once that is invited again. Its place in a series becomes free, and a notice says how many copies there were.
+the peer once that is invited again. A notice says how many copies there were.
 
 Credentials are neither part of a backup nor restored (``CREDENTIALS``): a person who finds a backup could act as the
 server, and a token that was revoked after the backup would be valid again. Schedules are paused: the old store may
@@ -27,8 +27,7 @@ from typing import Any
 from asterism.core.record import replace
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import ENDED, Session
-from asterism.core.run.transitions import release, release_hold
-from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.core.run.transitions import release
 from asterism.store import row_codec
 from asterism.store.protocol import (
     NOTIFIED,
@@ -133,13 +132,13 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]], *, keep_de
     writes: list[Write] = []
     seen = _SeenNotices(await last_notice(store))
     runs = 0
-    left_out: list[tuple[str, str | None]] = []
+    left_out: set[str] = set()
     logs: list[PutLog] = []
     async for record in lines:
         write = await _write(store, record, keep_devices)
         seen.read(record)
         if isinstance(write, PutCopy):
-            left_out.append((write.run.id, write.run.series))
+            left_out.add(write.run.id)
         elif isinstance(write, PutLog):
             logs.append(write)
             if len(logs) >= LARGEST_BATCH:
@@ -155,21 +154,17 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]], *, keep_de
     await _commit(store, writes)
     await _load_logs(store, logs, left_out)
     await seen.restore(store)
-    for run_id, series in left_out:
-        if series is not None:
-            await _leave(store, run_id, series)
     if left_out:
         words = f"open runs that were left to peers are not restored: {len(left_out)}"
         await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
 
 
-async def _load_logs(store: Store, logs: list[PutLog], left_out: list[tuple[str, str | None]]) -> None:
+async def _load_logs(store: Store, logs: list[PutLog], left_out: set[str]) -> None:
     """Write chunks of logs. Their runs come before them in a dump. A run that is not restored has no log either."""
-    absent = {run_id for run_id, _ in left_out}
     by_attempt: dict[tuple[str, int], list[StoredChunk]] = {}
     for log in logs:
-        if log.run not in absent:
+        if log.run not in left_out:
             by_attempt.setdefault((log.run, log.epoch), []).extend(log.chunks)
     logs.clear()
     try:
@@ -201,23 +196,6 @@ class _SeenNotices:
             after, left = notices[-1][0], left - len(notices)
         if after != self._before:
             await store.commit([PutRegister(NOTIFIED, {"after": after}, None)])
-
-
-async def _leave(store: Store, run_id: str, name: str) -> None:
-    """Remove a run that was not restored from its series, and let the next one proceed."""
-    register = await store.register(f"series/{name}")
-    try:
-        series = Series.from_json(register.value) if register is not None else Series(name)
-    except UnreadableSeries:
-        return  # repairing the series shows which of its runs exist
-    after = series.leave(run_id, store.clock())
-    if register is None or after is series:
-        return
-    writes: list[Write] = [PutRegister(register.key, after.to_json(), register.revision)]
-    promoted = await store.run(str(after.active)) if after.active != series.active else None
-    if promoted is not None and promoted.held:
-        writes.append(PutRun(release_hold(promoted, store.clock()), promoted.revision))
-    await store.commit(writes)
 
 
 def _check(header: Mapping[str, Any] | None) -> None:
@@ -262,7 +240,7 @@ async def _write(store: Store, record: Mapping[str, Any], keep_devices: bool) ->
                 return None
             case {"register": {"key": str(key), "value": value}} if key.startswith(ENROLMENTS) and not keep_devices:
                 return PutRegister(key, {**value, "revoked_at": value.get("revoked_at") or store.clock()}, None)
-            case {"register": {"key": str(key), "value": {"schema": _} as value}} if key.startswith(SCHEDULES):
+            case {"register": {"key": str(key), "value": {"name": _} as value}} if key.startswith(SCHEDULES):
                 return PutRegister(key, {"paused": "by the restore of a backup", **value}, None)
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
@@ -284,8 +262,4 @@ def _without_owner(run: Run, now: float) -> Run:
         raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
     if grant is None:
         return run
-    if run.stop_request == "cancel" and run.series is not None:
-        # ending it here would leave its series waiting forever: only a fleet ends a run and advances its series
-        words = f"by {run.stop_requested_by}, who asked to cancel it before the store was restored: cancel it again"
-        run = run.changed(stop_request="pause", stop_requested_by=words)
     return release(run, grant, "released", "the store was restored from a backup", now)

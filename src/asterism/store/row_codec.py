@@ -301,7 +301,18 @@ def stored_notice(text: str) -> Notice:
 _NUMBER: set[type] = {int, float}
 _TEXT: set[type] = {str}
 
-_OBJECTS = ("answer", "audit", "backfill", "coordinator", "credential", "event", "exchange", "gateway", "limit")
+_OBJECTS = (
+    "answer",
+    "audit",
+    "backfill",
+    "coordinator",
+    "credential",
+    "event",
+    "exchange",
+    "gateway",
+    "limit",
+    "limit-hold",
+)
 _MORE_OBJECTS = ("limit-account", "login", "peer", "rejected", "settings", "store", "workflow", "workflow-version")
 _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     **{kind: {} for kind in (*_OBJECTS, *_MORE_OBJECTS)},
@@ -315,7 +326,7 @@ _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     "paused": {"why": _TEXT},
     "plan-turns": {"running": {list}, "waiting": {list}},
     "runner": {"at": _NUMBER},
-    "schedule": {"schema": {int}, "name": _TEXT},
+    "schedule": {"name": _TEXT},
     "schedule-history": list,
     "schedule-plan": {"plan": {dict}},
     "store/id": {"id": _TEXT},

@@ -48,7 +48,6 @@ EVENTS: dict[str, Event] = {
     "lose": lambda run, now, who: transitions.lose(run, TOUGH, now, "silence"),
     "keep": lambda run, now, who: transitions.confirm_ownership(run, grant_of(run), "it is at work", now),
     "next_round": lambda run, now, who: transitions.offer_again(run, TOUGH, now),
-    "let_go": lambda run, now, who: transitions.release_hold(run, now),
     "pause": lambda run, now, who: transitions.pause(run, now, "ann"),
     "resume": lambda run, now, who: transitions.resume(run, now, "ann"),
     "cancel": lambda run, now, who: transitions.cancel(run, now, "ann"),
@@ -57,7 +56,7 @@ EVENTS: dict[str, Event] = {
 }
 
 
-WAITS = ["take, start", "take, start", "take", "assign", "next_round", "let_go", "pause", "resume", "cancel"]
+WAITS = ["take, start", "take, start", "take", "assign", "next_round", "pause", "resume", "cancel"]
 LIKELY = {
     "created": WAITS,
     "reassigning": WAITS,
@@ -139,8 +138,7 @@ def steps(peers: int, most: int) -> st.SearchStrategy[list[Step]]:
 def histories(draw: st.DrawFn) -> Peers:
     count = draw(st.integers(2, 3))
     clocks = [draw(st.sampled_from([0.0, 0.0, 1.0, DAY])) for _ in range(count)]
-    series = draw(st.sampled_from([None, None, "films"]))
-    run = transitions.create("r1", TOUGH, {}, by="ann", now=0.0, keep=draw(st.sampled_from(KEEP_RULES)), series=series)
+    run = transitions.create("r1", TOUGH, {}, by="ann", now=0.0, keep=draw(st.sampled_from(KEEP_RULES)))
     common = Peers([run], [0.0])
     for step in draw(steps(1, 4)):
         common.take(step)
@@ -224,8 +222,6 @@ def check_owners(apart: Sequence[Run], final: Run) -> None:
 
 def check_works_on(run: Run) -> None:
     """What the core says of a record after peers have met: it can be brought to its end."""
-    if run.held:
-        run = transitions.release_hold(run, 2 * DAY)
     if run.paused is not None:
         run = transitions.resume(run, 2 * DAY, "ann")
     if not run.ended:

@@ -49,12 +49,12 @@ def outcome(say: Callable[[], Run]) -> tuple[Any, RunRefused | None]:
 class RunMachine(RuleBasedStateMachine):
     """``where`` is "waiting", "assigned", "claimed", "processing" or "over"."""
 
-    @initialize(retries=counts, losses=counts, rounds=st.integers(1, 3), series=st.booleans(), pinned=st.booleans())
-    def begin(self, retries: int, losses: int, rounds: int, series: bool, pinned: bool) -> None:
+    @initialize(retries=counts, losses=counts, rounds=st.integers(1, 3), pinned=st.booleans())
+    def begin(self, retries: int, losses: int, rounds: int, pinned: bool) -> None:
         self.flow = Workflow("w", shell="true", retries=retries, losses=losses, rounds=rounds, version=1)
         self.now = 0.0
         self.old: Run | None = None
-        self.series, self.device = ("films" if series else None), ("kitchen" if pinned else None)
+        self.device = "kitchen" if pinned else None
         self.create()
 
     def create(self) -> None:
@@ -64,12 +64,11 @@ class RunMachine(RuleBasedStateMachine):
             {},
             by="ann",
             now=self.now,
-            series=self.series,
             device=self.device,
             priority=7,
             retry_of=self.old.id if self.old is not None else None,
         )
-        self.where, self.held, self.paused, self.stop_request = "waiting", self.series is not None, False, ""
+        self.where, self.paused, self.stop_request = "waiting", False, ""
         self.owner: Grant | None = None
         self.grants: list[Grant] = []
         self.failures = self.losses = self.rounds = 0
@@ -121,7 +120,7 @@ class RunMachine(RuleBasedStateMachine):
         self.owner, self.stop_request = None, ""
 
     def over(self) -> None:
-        self.where, self.owner, self.stop_request, self.held, self.paused = "over", None, "", False, False
+        self.where, self.owner, self.stop_request, self.paused = "over", None, "", False
 
     @rule()
     @precondition(lambda self: self.where == "over")
@@ -136,7 +135,7 @@ class RunMachine(RuleBasedStateMachine):
     # -- a coordinator speaks -----------------------------------------------------------------------------------------
 
     def given(self, to: Owner, where: str, say: Callable[[Run], Run], tick: float) -> None:
-        free = self.where == "waiting" and not self.held and not self.paused
+        free = self.where == "waiting" and not self.paused
         epoch = self.run.epoch
         if self.step(free and self.device in (None, to.device), say, tick=tick):
             self.owner = Grant(self.run.id, to.session, epoch + 1)
@@ -160,7 +159,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule()
     def next_round(self) -> None:
-        free = self.where == "waiting" and not self.held and not self.paused
+        free = self.where == "waiting" and not self.paused
         if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now)):
             self.rounds += self.declined
             self.avoided = self.declined = False
@@ -169,7 +168,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule()
     def next_round_while_another_rests(self) -> None:
-        free = self.where == "waiting" and not self.held and not self.paused
+        free = self.where == "waiting" and not self.paused
         if self.step(
             free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now, resting=True)
         ):
@@ -177,22 +176,17 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule(device=st.sampled_from(["kitchen", "laptop"]), tick=ticks)
     def refuse(self, device: str, tick: float) -> None:
-        free = self.where == "waiting" and not self.held and not self.paused
+        free = self.where == "waiting" and not self.paused
         if self.step(free, lambda run: transitions.refuse(run, device, "no", self.now), tick=tick):
             self.avoided = self.declined = True
 
     @rule(luck=st.integers(0, 3))
     def give_up(self, luck: int) -> None:
-        free = self.where == "waiting" and not self.held and not self.paused
+        free = self.where == "waiting" and not self.paused
         if luck and free:  # an end is the end of the story: let it be told for a while
             return
         if self.step(free, lambda run: transitions.give_up(run, self.now, "no device")):
             self.over()
-
-    @rule()
-    def let_go(self) -> None:
-        if self.step(self.held, lambda run: transitions.release_hold(run, self.now)):
-            self.held = False
 
     # -- steps of an owner, or of another party that claims to be the owner --------------------------------------------
 
@@ -244,8 +238,6 @@ class RunMachine(RuleBasedStateMachine):
     @rule(to=owners, end=st.sampled_from(["assigned", "claimed", "claimed", "processing", "processing", "over"]))
     def go_on(self, to: Owner, end: str) -> None:
         """Most of what happens to runs is what should, so that the rest can happen anywhere on the way."""
-        if self.held:
-            self.let_go()
         if self.paused:
             self.resume(1.0)
         order = ["waiting", *ANYWHERE, "over"]
@@ -301,9 +293,9 @@ class RunMachine(RuleBasedStateMachine):
         where = {"created": "waiting", "reassigning": "waiting", "completed": "over", "failed": "over"}
         assert where.get(run.status, run.status) == self.where
         assert run.grant == self.owner, "another session owns it"
-        assert (run.held, run.paused is not None, run.stop_request or "") == (self.held, self.paused, self.stop_request)
+        assert (run.paused is not None, run.stop_request or "") == (self.paused, self.stop_request)
         assert run.epoch == len(self.grants), "an epoch counts grants, one by one"
-        assert (run.series, run.pinned, run.priority) == (self.series, self.device, 7)
+        assert (run.pinned, run.priority) == (self.device, 7)
         assert (run.failures, run.losses, run.rounds) == (self.failures, self.losses, self.rounds), "wrongly counted"
         assert (bool(run.avoid), bool(run.declined)) == (self.avoided, self.declined) or run.ended
 
@@ -324,7 +316,6 @@ class RunMachine(RuleBasedStateMachine):
                 lambda: transitions.lose(run, flow, now, ""),
                 lambda: transitions.offer_again(run, flow, now),
                 lambda: transitions.give_up(run, now, ""),
-                lambda: transitions.release_hold(run, now),
                 lambda: transitions.cancel(run, now, "ann"),
                 lambda: transitions.pause(run, now, "ann"),
                 lambda: transitions.resume(run, now, "ann"),
@@ -339,8 +330,6 @@ class RunMachine(RuleBasedStateMachine):
         """From wherever it is, a run can be brought to its end, and it never takes more tries than its caps allow."""
         if not hasattr(self, "run"):
             return
-        if self.run.held:
-            self.let_go()
         if self.paused or self.stop_request == "pause":
             self.resume(0.0)
         rounds = 0

@@ -1,6 +1,6 @@
 """Runs in every situation they can get into, and everything that can be said to them.
 
-A *situation* is a status together with the marks that count: held, paused, and what is wished of the owner.
+A *situation* is a status together with the marks that count: paused, and what is wished of the owner.
 """
 
 from __future__ import annotations
@@ -79,19 +79,13 @@ def cancel(run: Run) -> Run:
 
 def situation(run: Run) -> str:
     """A status and its marks, as a word."""
-    marks = (
-        ["held"] * run.held
-        + ["paused"] * (run.paused is not None)
-        + ([run.stop_request] if run.stop_request is not None else [])
-    )
+    marks = ["paused"] * (run.paused is not None) + ([run.stop_request] if run.stop_request is not None else [])
     return " ".join([run.status.value, *marks])
 
 
 SITUATIONS: dict[str, Callable[[], Run]] = {
     "created": new,
-    "created held": lambda: new(series="films"),
     "created paused": lambda: pause(new()),
-    "created held paused": lambda: pause(new(series="films")),
     "assigned": assigned,
     "claimed": claimed,
     "claimed pause": lambda: pause(claimed()),
@@ -131,7 +125,6 @@ OTHERS: dict[str, Event] = {
     "withdraw": lambda run, grant, now: transitions.withdraw(run, now, "the removal of a peer"),
     "forgotten": lambda run, grant, now: transitions.mark_forgotten(run, now, "nobody knows how it ended"),
     "adopt": lambda run, grant, now: transitions.adopt(run, now, "its peer is gone"),
-    "let_go": lambda run, grant, now: transitions.release_hold(run, now),
     "cancel": lambda run, grant, now: transitions.cancel(run, now, "ann"),
     "pause": lambda run, grant, now: transitions.pause(run, now, "ann: lunch"),
     "resume": lambda run, grant, now: transitions.resume(run, now, "ann"),
@@ -162,11 +155,10 @@ def check(run: Run, flow: Workflow) -> None:
     assert (run.ended_at is not None) == ended == run.ended, "an end that is none"
     assert (run.error is not None) == (run.status == "failed")
     assert run.status == "failed" or not run.cancelled
-    assert run.offered == (waits and run.paused is None and not run.held), "offered is not what it says"
+    assert run.offered == (waits and run.paused is None), "offered is not what it says"
     assert run.stop_request is None or run.status in (CLAIMED, PROCESSING), "a stop request without an owner"
     assert (run.stop_requested_by is not None) == (run.stop_request is not None)
     assert run.paused is None or waits, "a paused run has an owner"
-    assert not run.held or (run.status == "created" and run.series is not None), "a held run was assigned"
     assert run.pinned is None or run.device in (None, run.pinned), "it is with a device that it is not for"
     _check_history(run, flow)
 

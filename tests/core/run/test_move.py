@@ -30,7 +30,7 @@ def test_a_moved_run_belongs_to_the_new_device_alone(peers: Peers) -> None:
             after = moved(run, now=peers.clocks[0] + 1.0)
         except RunRefused:
             stopping = run.status is PROCESSING or run.stop_request is not None
-            assert run.ended or stopping or run.paused is not None or run.held
+            assert run.ended or stopping or run.paused is not None
             continue
         assert (after.status, after.device, after.session) == (ASSIGNED, *DESK)
         assert after.epoch == run.epoch + 1 == len(list(outcomes(after))) + 1 - (len(run.previous) - own_ended(run))
@@ -83,7 +83,7 @@ def test_a_move_to_its_own_device_changes_nothing() -> None:
     ("run", "why"),
     [
         (new(device="kitchen"), "pinned to kitchen"),
-        (new(series="s"), "not its turn in series s"),
+        (new(series="s"), "waits for its limits"),
         (transitions.pause(new(), 1.0, "bob"), "paused by bob"),
         (transitions.cancel(claimed(), 3.0, "bob"), "asked to cancel by bob"),
         (transitions.pause(claimed(), 3.0, "bob"), "asked to pause by bob"),

@@ -50,7 +50,6 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"files": "a" * 64}, "it is processing and has files"),
         ({"error": "x"}, "it is processing, with error 'x', and was not cancelled"),
         ({"paused": "by ann"}, "it is processing, and is paused"),
-        ({"held": True}, "it is processing, and is held"),
         ({"status": FAILED, "session": None, "ended_at": 4.0}, "it is failed, with error None, and was not cancelled"),
         ({"status": REASSIGNING, "session": None}, "it is reassigning and names the device kitchen"),
         ({"assigned_at": float("nan")}, "assigned_at cannot be nan"),

@@ -97,15 +97,11 @@ def leave_the_owner_in_place(patch: Patch) -> None:
 
 
 def give_away_what_is_paused(patch: Patch) -> None:
-    patch.setattr(Run, "offered", property(lambda run: run.status in UNOWNED and not run.held))
-
-
-def give_away_what_is_held(patch: Patch) -> None:
-    patch.setattr(Run, "offered", property(lambda run: run.status in UNOWNED and run.paused is None))
+    patch.setattr(Run, "offered", property(lambda run: run.status in UNOWNED))
 
 
 def give_away_what_is_owned(patch: Patch) -> None:
-    patch.setattr(Run, "offered", property(lambda run: run.paused is None and not run.held))
+    patch.setattr(Run, "offered", property(lambda run: run.paused is None))
 
 
 def ask_nothing_before_giving_away(patch: Patch) -> None:
@@ -207,7 +203,7 @@ def keep_the_revision(patch: Patch) -> None:
 
 
 def tell_nothing(patch: Patch) -> None:
-    then(patch, "release_hold", lambda before, after: {"story": before.story})
+    then(patch, "pause", lambda before, after: {"story": before.story})
 
 
 def rewrite_the_story(patch: Patch) -> None:
@@ -230,7 +226,6 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (keep_the_epoch, "an epoch counts grants"),
         (leave_the_owner_in_place, "ended and is not told|owned without an owner"),
         pytest.param(give_away_what_is_paused, GIVEN, marks=pytest.mark.long),
-        (give_away_what_is_held, GIVEN),
         (give_away_what_is_owned, GIVEN),
         (ask_nothing_before_giving_away, f"{GIVEN}|RunStatus"),  # the table itself may be what stops it
         (forget_whom_it_is_for, "allowed, and wrong|it is not for"),

@@ -24,9 +24,7 @@ from tests.core.run.run_scenes import (
 
 SHORT = {
     "cr": "created",
-    "ch": "created held",
     "cp": "created paused",
-    "hp": "created held paused",
     "as": "assigned",
     "cl": "claimed",
     "cl/p": "claimed pause",
@@ -42,32 +40,31 @@ SHORT = {
 REFUSED, FENCED, SAME = "-", "x", "="
 
 TABLE = """
-               cr   ch   cp   hp   as   cl   cl/p cl/c pr   pr/p pr/c re   rp   CO   FA
-assign         as   -    -    -    -    -    -    -    -    -    -    as   -    -    -
-take           cl   -    -    -    -    -    -    -    -    -    -    cl   -    -    -
-take, start    pr   -    -    -    -    -    -    -    -    -    -    pr   -    -    -
-claim          x    x    x    x    cl   -    -    -    -    -    -    x    x    x    x
-start          x    x    x    x    -    pr   pr/p pr/c -    -    -    x    x    x    x
-complete       x    x    x    x    -    -    -    -    CO   CO   CO   x    x    x    x
-fail           x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
-fail, last     x    x    x    x    FA   FA   FA   FA   FA   FA   FA   x    x    x    x
-fail, final    x    x    x    x    FA   FA   FA   FA   FA   FA   FA   x    x    x    x
-decline        x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
-decline, full  x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
-release        x    x    x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
-lose           -    -    -    -    re   re   rp   FA   re   rp   FA   -    -    -    -
-lose, last     -    -    -    -    FA   FA   FA   FA   FA   FA   FA   -    -    -    -
-refuse         cr   -    -    -    -    -    -    -    -    -    -    re   -    -    -
-next_round     -    -    -    -    -    -    -    -    -    -    -    re   -    -    -
-give_up        FA   -    -    -    -    -    -    -    -    -    -    FA   -    -    -
-take_back      -    -    -    -    re   -    -    -    -    -    -    -    -    -    -
-withdraw       -    -    -    -    rp   rp   rp   FA   -    -    -    -    -    -    -
-forgotten      FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   -    -
-adopt          cr   ch   cp   hp   -    -    -    -    -    -    -    re   rp   -    -
-let_go         -    cr   -    cp   -    -    -    -    -    -    -    -    -    -    -
-cancel         FA   FA   FA   FA   FA   cl/c cl/c =    pr/c pr/c =    FA   FA   -    -
-pause          cp   hp   =    =    rp   cl/p =    -    pr/p =    -    rp   =    -    -
-resume         -    -    cr   ch   -    -    cl   -    -    pr   -    -    re   -    -
+               cr   cp   as   cl   cl/p cl/c pr   pr/p pr/c re   rp   CO   FA
+assign         as   -    -    -    -    -    -    -    -    as   -    -    -
+take           cl   -    -    -    -    -    -    -    -    cl   -    -    -
+take, start    pr   -    -    -    -    -    -    -    -    pr   -    -    -
+claim          x    x    cl   -    -    -    -    -    -    x    x    x    x
+start          x    x    -    pr   pr/p pr/c -    -    -    x    x    x    x
+complete       x    x    -    -    -    -    CO   CO   CO   x    x    x    x
+fail           x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
+fail, last     x    x    FA   FA   FA   FA   FA   FA   FA   x    x    x    x
+fail, final    x    x    FA   FA   FA   FA   FA   FA   FA   x    x    x    x
+decline        x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
+decline, full  x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
+release        x    x    re   re   rp   FA   re   rp   FA   x    x    x    x
+lose           -    -    re   re   rp   FA   re   rp   FA   -    -    -    -
+lose, last     -    -    FA   FA   FA   FA   FA   FA   FA   -    -    -    -
+refuse         cr   -    -    -    -    -    -    -    -    re   -    -    -
+next_round     -    -    -    -    -    -    -    -    -    re   -    -    -
+give_up        FA   -    -    -    -    -    -    -    -    FA   -    -    -
+take_back      -    -    re   -    -    -    -    -    -    -    -    -    -
+withdraw       -    -    rp   rp   rp   FA   -    -    -    -    -    -    -
+forgotten      FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   FA   -    -
+adopt          cr   cp   -    -    -    -    -    -    -    re   rp   -    -
+cancel         FA   FA   FA   cl/c cl/c =    pr/c pr/c =    FA   FA   -    -
+pause          cp   =    rp   cl/p =    -    pr/p =    -    rp   =    -    -
+resume         -    cr   -    -    cl   -    -    pr   -    -    re   -    -
 """
 
 

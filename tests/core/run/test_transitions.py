@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asterism.core.errors import Fenced, RunRefused, truncate
+from asterism.core.limits import uses_of
 from asterism.core.run import transitions
 from asterism.core.run.run import REASONS, Assignment, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
@@ -334,23 +335,14 @@ def test_what_a_device_abroad_did_not_answer_is_no_loss() -> None:
     assert (run.not_before, run.previous[-1].reason) == (300.0, "timeout")
 
 
-def test_a_run_of_a_series_is_held_until_its_turn() -> None:
+def test_a_run_of_a_series_needs_its_turn() -> None:
     run = new(series="films")
-    assert (run.held, run.offered) == (True, False)
-    with pytest.raises(RunRefused, match="it is not its turn in series films: it cannot be assigned to a device"):
+    assert run.awaits_turn
+    assert uses_of(run.uses) == {"series/films": 1}
+    with pytest.raises(RunRefused, match="it waits for its limits: it cannot be assigned to"):
         claimed(run)
-    with pytest.raises(RunRefused, match="it is not its turn in series films: it cannot be given up"):
-        transitions.give_up(run, 300.0, "no device")
-    run = transitions.release_hold(run, 7.0)
-    assert (run.held, run.offered, run.waiting_since) == (False, True, 7.0)
-    assert str(run.story[-1]) == "7.000 its turn: it is the active run of series films"
-    assert claimed(run).status == "claimed"
-
-
-def test_a_series_lets_go_once_and_only_what_it_holds() -> None:
-    for run in (new(), transitions.release_hold(new(series="films"), 1.0), completed()):
-        with pytest.raises(RunRefused, match="it cannot be released by its series"):
-            transitions.release_hold(run, 2.0)
+    after = transitions.take(transitions.admit(run), KITCHEN, FLOW, 2.0)
+    assert (after.status, after.awaits_turn, after.admitted) == ("claimed", False, False)
 
 
 def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:

@@ -48,7 +48,7 @@ def release(run: Run, now: float = 10.0) -> Run:
 def test_what_nobody_has_claimed_is_cancelled_at_once(make: Make) -> None:
     run = cancel(make())
     assert (run.status, run.cancelled, run.error, run.ended_at) == ("failed", True, "cancelled by ann", 8.0)
-    assert (run.held, run.paused, run.waiting_since) == (False, None, None)
+    assert (run.paused, run.waiting_since) == (None, None)
     assert str(run.story[-1]) == "8.000 failed: cancelled by ann"
 
 
@@ -181,14 +181,6 @@ def test_pausing_twice_changes_nothing() -> None:
 
 def test_work_that_is_done_before_the_pause_is_heard_is_done() -> None:
     assert completed(pause(processing())).status == "completed"
-
-
-def test_what_is_held_by_its_series_may_be_paused_too_and_waits_for_both() -> None:
-    run = transitions.release_hold(pause(new(series="films")), 8.0)
-    assert (run.held, run.paused is not None, run.offered) == (False, True, False)
-    assert resume(run).offered
-    run = resume(pause(new(series="films")))
-    assert (run.held, run.paused, run.offered) == (True, None, False)
 
 
 # -- resuming ----------------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ class Checker:
     def check_series(self, runs: Sequence[Run]) -> None:
         active: dict[str, str] = {}
         for run in runs:
-            if run.series is not None and not run.ended and not run.held:
+            if run.series is not None and run.session is not None:
                 other = active.setdefault(run.series, run.id)
                 if other != run.id:
                     self.broken(f"series {run.series} has two active runs: {other} and {run.id}")

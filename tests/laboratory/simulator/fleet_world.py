@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from asterism.base.clock import ServerClock, stopped
 from asterism.core.errors import AsterismError, RunRefused
-from asterism.core.limits import Limit, Rate, limit_for, uses_of
+from asterism.core.limits import SERIES_LIMIT, Limit, Rate, limit_for, uses_of
 from asterism.core.record import replace
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
@@ -530,7 +530,8 @@ class LimitWorld(FleetWorld):
     def _check_grant(self, run: Run) -> None:
         self.acquisitions += 1
         now = self.store.clock()
-        limits = {name: Limit.of(name, self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
+        limits = {name: Limit.from_json(self.store.value(f"{LIMITS}{name}")) for name in (*SIZES, "mail")}
+        limits[SERIES_LIMIT.name] = SERIES_LIMIT
         for name, amount in uses_of(run.uses).items():
             limit = limit_for(limits, name)
             assert limit is not None

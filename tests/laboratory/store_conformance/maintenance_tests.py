@@ -61,7 +61,6 @@ from tests.laboratory.store_conformance.sample_records import (
     offer,
     raising,
     released,
-    series_of,
     session_in,
     started,
     taking,
@@ -144,7 +143,6 @@ class RetentionTests(StoreTests):
             completed(held_by(a_run(7), session), now=150.0),
         ]
         await added(store, *remaining, _ended(8, 99.0), completed(held_by(a_run(9), session), now=99.5))
-        await store.commit([series_of("x", queue=["r0002"])])
         assert await store.prune(100.0, 100) == 2
         assert await store.find(Query()) == remaining
         assert await store.run("r0008") is None
@@ -324,9 +322,9 @@ async def _filled(store: Store) -> None:
         transitions.pause(held_by(a_run(6), kitchen), 60.0, "ann: for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
         transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "no heartbeat arrived"),
-        transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "ann"),
+        transitions.cancel(held_by(a_run(9, series="x").changed(admitted=True), kitchen), 60.0, "ann"),
     )
-    await store.commit([PutRegister("a", {"x": 1}, None), series_of("x", active="r0009", queue=["r0002"])])
+    await store.commit([PutRegister("a", {"x": 1}, None)])
     await store.commit([PutRegister("a", {"x": 2}, 1)])
     for number in range(3):
         await store.commit([Notice(float(number), "info", f"the {number}th", "r0001", "kitchen")])
@@ -360,7 +358,7 @@ def _freed(before: Run, run: Run) -> None:
     assert run.stop_request is None
     assert run.losses == before.losses  # a restore is not a loss
     assert run.previous[-1][:2] == (before.device, before.epoch)
-    if before.stop_request == "cancel" and before.series is None:
+    if before.stop_request == "cancel":
         assert run.cancelled
         return
     assert run.status is REASSIGNING

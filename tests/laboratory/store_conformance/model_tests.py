@@ -55,7 +55,6 @@ _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
     lambda run, grant, session, now: transitions.resume(run, now, "x"),
-    lambda run, grant, session, now: transitions.release_hold(run, now),
 ]
 _CRITERIA: list[dict[str, Any]] = [
     *({"statuses": these} for these in (OWNED, TERMINAL, frozenset({CREATED, REASSIGNING}))),
@@ -167,7 +166,7 @@ class Pair:
         flow = self._one(_FLOWS[0], _FLOWS[0], _FLOWS[1])
         options = {"priority": self._one(0, 1, -1), "device": self._one(None, None, None, "kitchen"), **more}
         run = transitions.create(run_id, flow, {"x": number}, by="x", now=self._now, **options)
-        return run.changed(held=self._one(False, False, False, True), not_before=self._one(0.0, 0.0, self._now + 5.0))
+        return run.changed(not_before=self._one(0.0, 0.0, self._now + 5.0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,6 @@ from tests.laboratory.store_conformance.sample_records import (
     offer,
     raising,
     released,
-    series_of,
     session_in,
     started,
     taking,
@@ -94,10 +93,10 @@ def _sample_runs() -> list[Run]:
         started(held_by(a_run(6, index), _GARAGE)),
         transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "ann"),
         a_run(8, series="x", batch="films"),
-        held_by(transitions.release_hold(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
+        held_by(a_run(9, series="y").changed(admitted=True), _GARAGE, now=51.0),
         transitions.pause(a_run(10), 20.0, "ann"),
         completed(held_by(a_run(11, batch="films"), _KITCHEN), now=80.0),
-        completed(held_by(transitions.release_hold(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
+        completed(held_by(a_run(12, index, series="x").changed(admitted=True), _GARAGE), now=90.0),
         transitions.cancel(a_run(13, batch="films"), 85.0, "ann"),
         transitions.lose(
             held_by(a_run(14, batch="films", key="retry/r0013"), _KITCHEN), FLOW, 95.0, "no heartbeat arrived"
@@ -111,7 +110,6 @@ async def _filled(store: Store) -> list[Run]:
     runs = _sample_runs()
     await joined(store, _KITCHEN, _SECOND, _GARAGE)
     await added(store, *reversed(runs))
-    await store.commit([series_of("x", queue=["r0008"]), series_of("y", active="r0009")])
     return runs
 
 
@@ -400,11 +398,9 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(above=0), taking(session))) == []
         assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
 
-    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store, session: Session) -> None:
+    async def test_paused_limited_owned_and_ended_runs_are_never_offered(self, store: Store, session: Session) -> None:
         runs = [a_run(number) for number in range(5)]
-        held = a_run(5, series="one at a time")
-        await added(store, *runs, held)
-        await store.commit([series_of("one at a time", queue=[held.id])])
+        await added(store, *runs, a_run(5, series="one at a time"))
         owned = held_by(runs[2], session)
         await store.commit(
             [
@@ -419,13 +415,11 @@ class TakeTests(StoreTests):
         assert paused is not None
         await store.commit(
             [
-                after(held, transitions.release_hold(held, 3.0)),
-                series_of("one at a time", active=held.id, revision=1),
                 after(paused, transitions.resume(paused, 3.0, "ann")),
                 after(owned, released(owned)),
             ]
         )
-        assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002", "r0005"]
+        assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002"]
 
     async def test_a_run_changed_many_times_while_it_waited_is_offered_once(
         self, store: Store, session: Session
@@ -672,9 +666,8 @@ class OrphanTests(StoreTests):
             held_by(a_run(10), session),
             completed(held_by(a_run(11), session)),
         )
-        await store.commit([series_of("held", queue=["r0008"])])
         expected = {
-            WaitingRuns("transcode", 1, None, 2, 1.0),
+            WaitingRuns("transcode", 1, None, 3, 1.0),
             WaitingRuns("transcode", 2, None, 1, 3.0),
             WaitingRuns("index", 1, "garage", 1, 4.0),
             WaitingRuns("index", 1, "kitchen", 1, 5.0),
@@ -684,7 +677,7 @@ class OrphanTests(StoreTests):
         assert len(groups) == len(expected)
         assert set(groups) == expected
         await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
-        assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
+        assert WaitingRuns("transcode", 1, None, 2, 2.0) in await store.waiting()
 
     async def test_the_runs_of_a_batch_are_counted_by_status_without_those_that_were_retried(
         self, store: Store, session: Session
@@ -729,7 +722,6 @@ class OrphanTests(StoreTests):
             released(held_by(a_run(9), session)),
         ]
         await added(store, *runs)
-        await store.commit([series_of("x", queue=["r0002"])])
         counted = _present(await store.counts())
         assert counted == Counter(run.status for run in runs)
         assert all(type(status) is RunStatus for status in counted)
@@ -777,10 +769,9 @@ class LimitTests(StoreTests):
         self, store: Store, session: Session
     ) -> None:
         paused = transitions.pause(a_run(20, uses=ONE), 21.0, "ann")
-        held = a_run(21, uses=ONE).changed(held=True)
         done = completed(started(granted(a_run(22, uses=ONE), session)))
         lost = transitions.lose(granted(a_run(6, uses=TWO), session), FLOW, 60.0, "no heartbeat arrived")
-        await added(store, *(a_run(number, uses=ONE) for number in (1, 2, 3)), paused, held, done, lost)
+        await added(store, *(a_run(number, uses=ONE) for number in (1, 2, 3)), paused, done, lost)
         await added(store, a_run(4, uses=ONE, batch="films"), a_run(5, uses=ONE, priority=7), a_run(30))
         await added(store, *(granted(a_run(number, uses=ONE), session) for number in (10, 11)))
         assert ONE is not None

@@ -53,7 +53,6 @@ from tests.laboratory.store_conformance.sample_records import (
     lines_of,
     offer,
     raising,
-    series_of,
     session_in,
     started,
     taking,
@@ -328,7 +327,7 @@ class CommitTests(StoreTests):
         ]
         more = [a_run(number, at=1.0, input={"n": number}, key=f"n{number}") for number in range(135, 240)]
         batch: list[Write] = [PutRun(run, None) for run in (*alike, *other, *more)]
-        await store.commit([*batch, series_of("s", queue=["r0131"])])
+        await store.commit(batch)
         assert await store.find(Query()) == [*alike, *other, *more]
 
     async def test_one_conflict_among_many_new_runs_undoes_all_of_them_and_is_named(self, store: Store) -> None:
@@ -410,7 +409,6 @@ class ValueTests(StoreTests):
             run = a_run(f"run {name}", flow, key=name, device=name).changed(avoid=("x", "y"))
             waiting = a_run(f"wait {name}", flow, series=name, priority=-1).changed(avoid=(name,))
             await added(store, run, waiting)
-            await store.commit([series_of(name, queue=[waiting.id])])
             assert await store.run(run.id) == run
             assert await store.find(Query(key=name)) == [run]
             assert await store.find(Query(workflow=name)) == [run, waiting]
@@ -421,12 +419,9 @@ class ValueTests(StoreTests):
             assert [held.run for held in (await store.heartbeat(session.id, {}, [])).held] == [run.id]
             await store.commit([PutRegister(f"of {name}", 1, None)])
             assert [register.key for register in await store.registers(f"of {name}")] == [f"of {name}"]
-            free = transitions.release_hold(waiting, 3.0)
-            await store.commit([after(waiting, free), series_of(name, active=waiting.id, revision=1)])
             assert await store.take(offer(name), taking(session, flow)) == []
             assert await store.take(offer("z", not_kinds=frozenset({f"{name}@1"})), taking(session, flow)) == []
-            over = transitions.cancel(free, 4.0, name)
-            await store.commit([after(free, over), PutRegister(f"series/{name}", None, 2)])
+            await store.commit([after(waiting, transitions.cancel(waiting, 4.0, name))])
 
     async def test_names_may_be_very_long(self, store: Store) -> None:
         name = hard_to_compress(1000)
@@ -439,7 +434,6 @@ class ValueTests(StoreTests):
                 PutRun(run, None),
                 PutRun(held, None),
                 PutRegister(name, 1, None),
-                series_of(name, queue=[held.id]),
             ]
         )
         assert await store.run(name) == run

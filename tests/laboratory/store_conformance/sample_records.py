@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -22,10 +22,8 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import Series
 from asterism.store.protocol import (
     Notice,
-    PutRegister,
     PutRun,
     PutSession,
     Query,
@@ -109,13 +107,6 @@ async def joined(store: Store, *sessions: Session) -> None:
 
 async def added(store: Store, *runs: Run) -> None:
     await store.commit([PutRun(run, None) for run in runs])
-
-
-def series_of(name: str, *, active: str | None = None, queue: Sequence[str] = (), revision: int = 0) -> PutRegister:
-    """Return the write of the state of a series, in place of ``revision``. An engine may check that it matches the
-    runs. Queued runs wait for an issue, unless one of them is active."""
-    state = Series(name, 93 if queue and active is None else active, tuple(queue), 1.0, revision + 1)
-    return PutRegister(f"series/{name}", state.to_json(), revision or None)
 
 
 async def session_in(store: Store, name: str) -> Session:
@@ -341,11 +332,10 @@ def _release(reason: str, words: str, progress: Progress | None) -> Step:
 _CLAIM: Step = lambda run, flow, now: transitions.claim(run, _grant(run), flow, now)  # noqa: E731
 _START: Step = lambda run, flow, now: transitions.start(run, _grant(run), now)  # noqa: E731
 _NEXT_ROUND: Step = lambda run, flow, now: transitions.offer_again(run, flow, now)  # noqa: E731
-_LET_GO: Step = lambda run, flow, now: transitions.release_hold(run, now)  # noqa: E731
 _PROGRESS = st.none() | st.builds(Progress, st.integers(0, 9), st.none() | st.integers(0, 9))
 
 STEPS: st.SearchStrategy[Step] = st.one_of(
-    st.sampled_from([_CLAIM, _START, _NEXT_ROUND, _LET_GO]),
+    st.sampled_from([_CLAIM, _START, _NEXT_ROUND]),
     st.builds(_assign, OWNERS, _DEVICE, st.dictionaries(_DEVICE, st.floats(0, 100), max_size=2)),
     st.builds(_take, OWNERS, st.none() | st.floats(0, 100)),
     DOCUMENTS.map(lambda output: lambda run, flow, now: transitions.complete(run, _grant(run), output, now)),
@@ -381,13 +371,13 @@ def histories(draw: st.DrawFn) -> list[Run]:
     )
     history = [run]
     # of random steps most are refused, so the run is first assigned and worked on for a while
-    usual: list[Step] = [_LET_GO, _assign(draw(OWNERS), draw(_DEVICE), {}), _CLAIM, _START]
-    for step in [*usual[: draw(st.integers(0, 4))], *draw(st.lists(STEPS, max_size=8))]:
+    usual: list[Step] = [_assign(draw(OWNERS), draw(_DEVICE), {}), _CLAIM, _START]
+    for step in [*usual[: draw(st.integers(0, 3))], *draw(st.lists(STEPS, max_size=8))]:
         now += draw(st.floats(0, 100))
         try:
-            run = step(run, flow, now)
+            run = step(run.changed(admitted=run.uses is not None), flow, now).changed(admitted=False)
         except RunRefused:
             continue
-        if run is not history[-1]:
+        if run != history[-1]:
             history.append(run)
     return history

@@ -20,6 +20,7 @@ from asterism.base.http_limits import RequestRefused
 from asterism.base.openmetrics import Family, render
 from asterism.base.text import masked_url, masked_urls
 from asterism.core.json_values import plain_json
+from asterism.core.limits import SERIES, uses_of
 from asterism.core.record import asdict, encode
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
@@ -136,7 +137,12 @@ async def show_store(system: LocalSystem, request: NoFields) -> documents.StoreI
     counts, now = await store.counts(), store.clock()
     cancelled = await CancelledCount().count(fleet, counts.get(FAILED, 0), ())
     devices = Counter(state_of(session, now) for session in await fleet.devices())
-    series = await store.registers("series/")
+    series = {
+        name: group.waiting
+        for group in sorted(await store.limited(), key=lambda group: not group.waiting)
+        for name in uses_of(group.uses)
+        if name.startswith(SERIES)
+    }
     return documents.StoreInfo(
         store=None if not system.own else store.url,
         clock=now,
@@ -146,9 +152,7 @@ async def show_store(system: LocalSystem, request: NoFields) -> documents.StoreI
         coordinator=await fleet.coordinator(),
         workflows=len(await fleet.workflows.all()),
         series=len(series),
-        series_active=sum(
-            isinstance(register.value, dict) and register.value.get("active") is not None for register in series
-        ),
+        series_active=sum(not waiting for waiting in series.values()),
     )
 
 

@@ -39,12 +39,11 @@ from asterism.durable.journal_store import ConstellationExists, UnknownConstella
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
 from asterism.execution.artifacts import ArtifactProblem
-from asterism.fleet.backfills import BackfillRuns, UnknownBackfill
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.fleet import InvalidTerms, UnknownDevice
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.run_queries import AmbiguousRun, NoSuchRun, UnknownBatch
-from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
+from asterism.fleet.schedules import BackfillRuns, ScheduleExists, UnknownBackfill, UnknownSchedule
 from asterism.fleet.sent_events import InvalidEvent
 from asterism.fleet.settings import InvalidSettings
 from asterism.fleet.stored_limits import LimitNotSet

@@ -26,7 +26,7 @@ from asterism.base.text import short
 from asterism.core.attempt_log import LogReader
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.json_values import plain_json
-from asterism.core.limits import InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
+from asterism.core.limits import SERIES, SERIES_LIMIT, InvalidLimit, Limit, LimitedRuns, Rate, limit_for, uses_of
 from asterism.core.plan.task import action_needs, plugins_in
 from asterism.core.record import asdict
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
@@ -129,7 +129,8 @@ def _fields_of(run: Run, mask: Mask) -> dict[str, Any]:
         "declined": dict(run.declined),
         "previous_assignments": [document_of(documents.PreviousAssignment, assignment) for assignment in run.previous],
         "scores": dict(run.scores),
-        "uses": dict(uses_of(run.uses)) or None,
+        "uses": {name: amount for name, amount in uses_of(run.uses).items() if not name.startswith(SERIES)} or None,
+        "held": run.awaits_turn,
         "attempts": attempts_of(run),
         "took": work_time(run),
         "waited": None if run.ended_at is None else waiting_time(run),
@@ -153,14 +154,14 @@ def waiting_for(run: Run, held: bool, now: float) -> declared.WaitingFor | None:
         return "person"
     if held:
         return "peer"
-    if run.held:
-        return "turn"
     if run.status in (ASSIGNED, CLAIMED):
         return "claim"
     if run.status not in UNOWNED:
         return None
     if run.not_before > now:
         return "retry"
+    if run.awaits_turn:
+        return "turn"
     return "device" if run.uses is None else "limit"
 
 
@@ -653,7 +654,10 @@ MOST_NAMED = 100
 async def list_limits(system: LocalSystem, request: NoFields) -> documents.Page[documents.Limit]:
     store = system.fleet.store
     stored = await read_stored_limits(store)
-    return documents.Page(items=[_limit(limit, stored) for limit in stored.limits.values()], now=store.clock())
+    items = [_limit(limit, stored) for limit in stored.limits.values()]
+    return documents.Page(
+        items=[item for item in items if item.name != SERIES_LIMIT.name or item.used or item.waiting], now=store.clock()
+    )
 
 
 async def show_limit(system: LocalSystem, request: declared.OneLimit) -> documents.LimitDetails:

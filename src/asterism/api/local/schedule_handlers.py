@@ -29,7 +29,6 @@ from asterism.durable.plan_submissions import read_ticks
 from asterism.durable.plan_turns import awaited_plan
 from asterism.durable.runner_registers import runner_lives
 from asterism.execution.task_inputs import is_secret
-from asterism.fleet import backfills
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key, zone_of
 from asterism.planfile import loader
@@ -197,8 +196,7 @@ async def run_schedule(system: LocalSystem, request: declared.ChangeSchedule) ->
 async def backfill_schedule(system: LocalSystem, request: declared.BackfillSchedule) -> documents.Backfill:
     fleet, name = system.fleet, request.schedule
     check_backfill(system, only_missing=request.only_missing)
-    backfill = await backfills.start_backfill(
-        fleet,
+    backfill = await fleet.schedules.start_backfill(
         name,
         request.first,
         request.last,
@@ -211,11 +209,11 @@ async def backfill_schedule(system: LocalSystem, request: declared.BackfillSched
 
 
 async def show_backfill(system: LocalSystem, request: declared.OneSchedule) -> documents.Backfill:
-    return await _backfill(system.fleet, await backfills.read_backfill(system.fleet, request.schedule))
+    return await _backfill(system.fleet, await system.fleet.schedules.read_backfill(request.schedule))
 
 
 async def cancel_backfill(system: LocalSystem, request: declared.ChangeSchedule) -> documents.Backfill:
-    cancelled = await backfills.cancel_backfill(system.fleet, request.schedule, request.reason)
+    cancelled = await system.fleet.schedules.cancel_backfill(request.schedule, request.reason)
     return await _backfill(system.fleet, cancelled)
 
 

@@ -70,8 +70,6 @@ def note_on(run: Run, now: float) -> str:
         return run.paused
     if run.wish is not None:
         return f"by {run.wished_by}"
-    if run.held:
-        return f"series {run.series}"
     offered = run.status in ("created", "reassigning")
     if offered and run.not_before > now:
         return f"again {format_delay(run.not_before - now)}"
@@ -81,6 +79,8 @@ def note_on(run: Run, now: float) -> str:
         return "; ".join(f"{device} declined: {text}" for device, text in run.declined.items())
     if offered and run.pinned is not None:
         return f"only on {run.pinned}"
+    if run.held:
+        return f"series {run.series}"
     return f"attempt {run.attempts}" if run.attempts > 1 and not run.ended else ""
 
 

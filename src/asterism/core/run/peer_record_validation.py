@@ -165,7 +165,6 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
         ("assigned_at", "claimed_at", "started_at", "ended_at", "due_at", "waiting_since"), _optional(_time)
     ),
     "not_before": _time,
-    "held": lambda value: isinstance(value, bool),
     "admitted": lambda value: value is False,
     "paused": _optional(_text),
     "stop_request": lambda value: value in (None, "pause", "cancel"),
@@ -221,8 +220,8 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield f"it is {status} and has files"
     if run.stop_request is not None and status not in (CLAIMED, PROCESSING):
         yield f"it is {status}, and its owner is asked to {run.stop_request}"
-    if (run.held and (run.series is None or owned or run.ended)) or (run.paused is not None and (owned or run.ended)):
-        yield f"it is {status}, and is {'held' if run.held else 'paused'}"
+    if run.paused is not None and (owned or run.ended):
+        yield f"it is {status}, and is paused"
     yield from _history(run)
 
 

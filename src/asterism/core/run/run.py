@@ -13,8 +13,8 @@
                           failed
 
 With ``take`` a device assigns a run to itself and claims it in one step. "assigning to self" and "assigning to other"
-are entries of the story, not states: they begin and end within one write. Pausing, holding (for a series) and requests
-to stop (cancel, pause) are marks on a run, not states: they say who may assign it, and what its owner must do.
+are entries of the story, not states: they begin and end within one write. Pausing and requests to stop (cancel, pause)
+are marks on a run, not states: they say who may assign it, and what its owner must do.
 
 *Fencing.* Each assignment is a **grant**: the session of a device and an ``epoch``, which grows by one with every
 assignment of the run. An owner shows its grant with every step, and any other grant is refused (Fenced). So a device
@@ -187,7 +187,6 @@ class Run(Record, forbid_unknown_fields=True):
 
     waiting_since: float | None = None
     not_before: float = 0.0
-    held: bool = False
     admitted: bool = False
     paused: str | None = None
     stop_request: str | None = None
@@ -215,7 +214,12 @@ class Run(Record, forbid_unknown_fields=True):
     @property
     def offered(self) -> bool:
         """Whether a device may take it, once ``not_before`` has passed."""
-        return self.status in UNOWNED and self.paused is None and not self.held
+        return self.status in UNOWNED and self.paused is None
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether it waits in its series; it may be the next one."""
+        return self.series is not None and self.offered
 
     @property
     def given_up(self) -> bool:
@@ -293,8 +297,6 @@ def require_offered(run: Run, what: str) -> None:
         return
     if run.paused is not None:
         raise RunRefused(run.id, f"it is paused {run.paused}: it cannot {what}", run.story)
-    if run.held:
-        raise RunRefused(run.id, f"it is not its turn in series {run.series}: it cannot {what}", run.story)
     raise refused(run, what)
 
 
@@ -400,7 +402,6 @@ def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **chan
         error=error,
         ended_at=at,
         waiting_since=None,
-        held=False,
         paused=None,
         **end_assignment(run, at, reason, error),
         **changes,

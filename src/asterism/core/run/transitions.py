@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from asterism.core.errors import Fenced, truncate
 from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
+from asterism.core.limits import with_series
 from asterism.core.run.run import (
     ASSIGNED,
     BLANK,
@@ -79,8 +80,8 @@ def create(
     traceparent: str | None = None,
     uses: str | None = None,
 ) -> Run:
-    """A new run without an owner. With a ``series`` it is held until its turn. What it ``uses`` of limits it holds
-    while a device owns it. ``keep``, one of KEEP_RULES and by default that of the workflow, never changes, so that
+    """A new run without an owner. What it ``uses`` of limits it holds while a device owns it; so it does its turn in
+    its ``series``. ``keep``, one of KEEP_RULES and by default that of the workflow, never changes, so that
     peers agree about it."""
     keep = workflow.keep if keep is None else keep
     if keep not in KEEP_RULES:
@@ -103,10 +104,9 @@ def create(
             "label": label,
             "batch": batch,
             "traceparent": traceparent,
-            "uses": uses,
+            "uses": with_series(uses, series),
             "timeout": workflow.heartbeat_timeout,
             "waiting_since": now,
-            "held": series is not None,
             "story": (Entry(now, "created", None, why),),
         }
     )
@@ -283,14 +283,6 @@ def adopt(run: Run, now: float, why: str) -> Run:
     if run.status not in UNOWNED:
         raise refused(run, "be adopted: it is owned or has ended")
     return note(run, now, "adopted", why, not_before=now, waiting_since=now)
-
-
-def release_hold(run: Run, now: float) -> Run:
-    """Release the hold of its series: it is its turn."""
-    if not run.held:
-        raise refused(run, "be released by its series")
-    why = f"it is the active run of series {run.series}"
-    return note(run, now, "its turn", why, held=False, waiting_since=now)
 
 
 def admit(run: Run) -> Run:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.errors import AsterismError, safe_repr
-from asterism.core.json_values import NOTHING, JsonObject, plain_json
-from asterism.core.record import InvalidRecord, Record, defaults_of, replace
+from asterism.core.json_values import NOTHING, JsonObject
+from asterism.core.record import InvalidRecord, Record, replace
 
 CATCH_UP = ("none", "last", "all")
 """What happens with missed ticks: none is created, only the last one, or all of them."""
@@ -24,7 +24,6 @@ earlier work, or both run."""
 AFTER_PREVIOUS = (None, "success")
 """What the plan of a tick waits for: nothing, or the success of the plan of the tick before."""
 
-SCHEMA = 1
 LONGEST_NAME = 80
 MOST_PARALLEL = 100
 LONGEST_INTERVAL = 10 * 366 * 86_400
@@ -35,7 +34,7 @@ class InvalidSchedule(AsterismError, ValueError):
     """A schedule with values that cannot be used, or a record that cannot be read."""
 
 
-class Schedule(Record, forbid_unknown_fields=True):
+class Schedule(Record, omit_defaults=True, forbid_unknown_fields=True):
     """``workflow`` or ``plan``, and one of ``cron``, ``every`` and ``on_event`` are set.
 
     ``workflow``    the workflow whose runs are created; each tick uses its latest version
@@ -114,37 +113,14 @@ class Schedule(Record, forbid_unknown_fields=True):
     def changed(self, **changes: Any) -> Schedule:
         return replace(self, **changes)
 
-    def to_json(self) -> JsonObject:
-        """The fields that differ from their defaults."""
-        out: JsonObject = {"schema": SCHEMA, "name": self.name}
-        for name, default in DEFAULTS.items():
-            value = getattr(self, name)
-            if value != default:
-                out[name] = plain_json(value, f"{name} of schedule {self.name!r}")
-        return out
-
     @classmethod
     def from_json(cls, data: object) -> Schedule:
-        """The schedule that ``to_json`` wrote. Raises InvalidSchedule, also if a later version wrote it."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("schema"), int) or "name" not in data:
-            raise InvalidSchedule(f"{safe_repr(data)} is not the record of a schedule")
-        if data["schema"] > SCHEMA:
-            raise InvalidSchedule(
-                f"schedule {safe_repr(data['name'])} was written by a later version of Asterism "
-                f"(its schema is {data['schema']}, this one reads {SCHEMA})"
-            )
-        unknown = sorted(set(data) - {"schema", "name", *DEFAULTS})
-        if unknown:
-            raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: no such field: {', '.join(map(str, unknown))}")
-        known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
+        """The schedule that ``to_json`` wrote. Raises InvalidSchedule."""
         try:
-            return super().from_json(known)
+            return super().from_json(data)
         except InvalidRecord as error:
-            raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: {error}") from None
-
-
-DEFAULTS = defaults_of(Schedule)
-"""The optional fields with their defaults."""
+            name = data.get("name") if isinstance(data, Mapping) else data
+            raise InvalidSchedule(f"schedule {safe_repr(name)}: {error}") from None
 
 
 def interval_text(seconds: int) -> str:

@@ -192,7 +192,7 @@ class CompletionBatch:
         """Write the end with all others that come up before the event loop is free again; the task that writes them
         becomes the task of the held run. Returns False if the end has consequences and must be written alone."""
         run = held.run
-        if run.series is not None or self._connection.consumer(run.id) is not None:
+        if self._connection.consumer(run.id) is not None:
             return False
         try:
             after = step.apply(run, held.workflow, self._connection.end_time())

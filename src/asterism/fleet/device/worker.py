@@ -419,7 +419,7 @@ class Worker:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
         end must be written by itself."""
         after = step.apply(held.run, held.workflow, self._connection.end_time())
-        if after.status is not COMPLETED or after.series is not None:
+        if after.status is not COMPLETED:
             return False
         # what follows is written with it, and may need its slot
         self._free_slot(held)

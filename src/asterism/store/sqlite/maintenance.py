@@ -12,7 +12,6 @@ from typing import Any
 
 from asterism.core.run.run import OWNED, Run
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, REVOKED
-from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import dump_format, row_codec
 from asterism.store.protocol import BLOB_USES
 from asterism.store.sqlite import reads
@@ -27,9 +26,6 @@ _LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
     ("all_notices", lambda row: dump_format.line(row_codec.stored_notice(row[0]), number=row[1])),
     ("all_logs", lambda row: dump_format.log_line(row[0], row_codec.chunk_of(row[0], row[1:]))),
 )
-
-SERIES = "series/"
-"""The prefix of registers that hold the state of a series."""
 
 _OFFERED = row_codec.COLUMNS.index("offered")
 _URGENCY = len(row_codec.COLUMNS)
@@ -73,7 +69,6 @@ def _sessions(cursor: sqlite3.Cursor) -> Iterator[str]:
 def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
     sessions: set[str | None] = {row[0] for row in _rows(cursor, "all_sessions")}
     copies = {row[0] for row in _rows(cursor, "all_copies")}
-    in_series: dict[str, list[Run]] = {}
     checked: dict[str, str | None] = {}
     for row in _rows(cursor, "all_runs_with_urgency"):
         try:
@@ -89,9 +84,6 @@ def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
                 checked[name] = _wrong_with(name, blobs)
             if checked[name] is not None:
                 yield f"run {run.id} refers to blob {name}, {checked[name]}"
-        if run.series is not None and not run.ended and run.id not in copies:
-            in_series.setdefault(run.series, []).append(run)
-    yield from _series(cursor, in_series, copies)
 
 
 def _contradictions(
@@ -112,37 +104,6 @@ def _wrong_with(name: str, blobs: Blobs) -> str | None:
         return "which does not exist" if blobs.read(name) is None else None
     except StoreError as error:
         return f"which cannot be read: {error}"
-
-
-def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set[str]) -> Iterator[str]:
-    """Compare the state of each series with its runs."""
-    for row in _rows(cursor, "all_registers"):
-        if not row[0].startswith(SERIES):
-            continue
-        name = row[0].removeprefix(SERIES)
-        runs = {run.id: run for run in in_series.pop(name, [])}
-        try:
-            series = Series.from_json(row_codec.register_of(row).value)
-        except (StoreError, UnreadableSeries) as error:
-            yield f"series {name}: {error}"
-            continue
-        if series.name != name:
-            yield f"series {name}: its register holds the state of series {series.name}"
-        for item in (series.active, *series.queue):
-            if isinstance(item, str) and item not in runs and item not in copies:
-                yield f"series {name}: run {item} is {_role(series, item)}, but has ended or is not one of its runs"
-        for run in runs.values():
-            if (series.active == run.id) == run.held or series.position(run.id) is None:
-                yield f"series {name}: run {run.id} is {_role(series, run.id)}, but {'' if run.held else 'not '}held"
-    for name, left in in_series.items():
-        for run in left:
-            yield f"series {name}: run {run.id} belongs to it, but the series has no state"
-
-
-def _role(series: Series, item: str) -> str:
-    if series.active == item:
-        return "active"
-    return "queued" if item in series.queue else "neither active nor queued"
 
 
 def _others(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
