@@ -25,7 +25,7 @@ from asterism.api.credentials import Credentials
 from asterism.api.documents import Plan
 from asterism.base.startup import tune_gc
 from asterism.durable.journal_store import insert_plan, load
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import prune
 from asterism.planfile.loader import examine

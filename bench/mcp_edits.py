@@ -29,7 +29,7 @@ from asterism.base.listen_address import ListenAddress
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.status import RUNNING
 from asterism.durable.durable_orchestrator import DurableOrchestrator
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.plan_runner import runs_plans
 from asterism.durable.stored_plans import StoredPlan, read_plan
 from asterism.fleet.fleet import Fleet

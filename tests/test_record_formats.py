@@ -12,7 +12,7 @@ from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import CancelTask, EditBatch, RemoveTask, WaitingEdit
 from asterism.core.schedule.schedule import Schedule
-from asterism.durable.cycle_requests import CycleView
+from asterism.durable.commands import CycleView
 from asterism.durable.editor_budget import Account, Budget, Spent
 from asterism.durable.journal_store import Head
 from asterism.durable.plan_history import PlanVersion, Position
@@ -111,13 +111,15 @@ EXAMPLES: list[tuple[Any, str]] = [
     (
         Head("n", "running", 1.0, {"policy": "scoped"}),
         '{"name": "n", "state": "running", "created_at": 1.0, "terms": {"policy": "scoped"}, "owner": null, '
-        '"device": null, "epoch": 0, "first": 1, "ended_at": null, "schema": 2, "cancelling": false, "began": 1, '
+        '"device": null, "epoch": 0, "first": 1, "ended_at": null, "schema": 2, "cancelling": false, '
+        '"cancel_reason": null, "paused": null, "began": 1, '
         '"snapshot": null, "parts": 0, "params": {}, "traceparent": null, "file": "", "tags": []}',
     ),
     (
         Head("n", "running", 1.0, {}, params={"day": 1}, traceparent="00-1", file="n.yaml", tags=("a",)),
         '{"name": "n", "state": "running", "created_at": 1.0, "terms": {}, "owner": null, "device": null, "epoch": 0, '
-        '"first": 1, "ended_at": null, "schema": 2, "cancelling": false, "began": 1, "snapshot": null, "parts": 0, '
+        '"first": 1, "ended_at": null, "schema": 2, "cancelling": false, '
+        '"cancel_reason": null, "paused": null, "began": 1, "snapshot": null, "parts": 0, '
         '"params": {"day": 1}, "traceparent": "00-1", "file": "n.yaml", "tags": ["a"]}',
     ),
     (

@@ -11,13 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from asterism.api.local import edit_handlers
-from asterism.api.local.edit_handlers import EditedPlans
 from asterism.api.operation import API
-from asterism.api.system import LocalSystem
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
-from asterism.core.plan.edits import AddTask
 from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
@@ -200,20 +196,3 @@ async def test_an_edit_whose_answer_is_lost_has_the_entry_of_its_commit_and_no_o
         watch_commits(scene, lose)
         assert (await EDIT.send(client)).status_code == 503
         assert [outcome for outcome, *_ in await entries(scene)] == ["done"]
-
-
-async def test_edits_through_one_system_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[EditedPlans]()
-
-    class Counted(EditedPlans):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            made.append(self)
-
-    monkeypatch.setattr(edit_handlers, "EditedPlans", Counted)
-    async with staged() as stage:
-        await insert_plan(stage.store, chain("a", "b"))
-        system = LocalSystem(stage.fleet())
-        tasks = [Task(f"late{number}", call="tests.durable.durable_work:work") for number in range(4)]
-        await asyncio.gather(*(system.edit_plan("nightly", [AddTask(task)]) for task in tasks))
-    assert len(made) == 1

@@ -12,7 +12,7 @@ import pytest
 from asterism import AsyncClient, edits
 from asterism.api.documents import Plan
 from asterism.core.record import replace
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from bench import http_api, server_tasks

@@ -19,7 +19,7 @@ from asterism.base.content_store import ContentFolder
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable import admin
+from asterism.durable import plan_actor
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import load, read_head
@@ -61,7 +61,7 @@ def edited(scene: SystemScene) -> Names:
 
 def paused(scene: SystemScene) -> Names:
     keeping(scene)
-    scene.ask(lambda fleet: admin.pause(fleet, "nightly", "lunch"))
+    scene.ask(lambda fleet: plan_actor.pause_plan(fleet, "nightly", "lunch"))
     return {}
 
 
@@ -127,7 +127,10 @@ def last_edit(scene: SystemScene, names: Names) -> Any:
 
 
 def pause_of(scene: SystemScene, names: Names) -> Any:
-    return scene.ask(lambda fleet: admin.pause_reason(fleet.store, "nightly"))
+    async def paused(fleet: Fleet) -> str | None:
+        return (await read_head(fleet.store, "nightly"))[0].paused
+
+    return scene.ask(paused)
 
 
 def state(scene: SystemScene, names: Names) -> Any:

@@ -12,9 +12,9 @@ import pytest
 
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
-from asterism.durable import admin
+from asterism.durable import plan_actor
 from asterism.durable.journal_store import load, read_head
-from asterism.durable.plan_requests import edit_plan, requests_prefix
+from asterism.durable.plan_actor import edit_plan, mailbox_prefix
 from asterism.fleet.fleet import Fleet
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping
@@ -47,10 +47,10 @@ async def until_asked(fleet: Fleet, chance: random.Random, done: asyncio.Task[ob
     """Wait until a request is in the store or was answered, and then a little."""
     async with asyncio.timeout(PATIENCE):
         while done is None or not done.done():
-            if await fleet.store.registers(requests_prefix("nightly")):
+            if await fleet.store.registers(mailbox_prefix("nightly")):
                 break
         for _ in range(chance.randrange(MOST_LOOKS)):
-            await fleet.store.registers(requests_prefix("nightly"))
+            await fleet.store.registers(mailbox_prefix("nightly"))
 
 
 def edit_while_the_owner_is_killed(scene: Scene, owner: subprocess.Popen[str], author: str, seed: int) -> None:
@@ -83,7 +83,7 @@ def kill_the_asking_process(scene: Scene, author: str, seed: int) -> None:
 @pytest.mark.long
 def test_no_edit_is_lost_or_applied_twice(scene: Scene) -> None:
     keeping(scene)
-    scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
+    scene.ask(lambda fleet: plan_actor.pause_plan(fleet, "nightly"))  # no task starts, and so the plan does not end
     accepted, killed, epoch = [], [], 0
     for number in range(8):
         author = f"author{number}"
@@ -108,5 +108,5 @@ def test_no_edit_is_lost_or_applied_twice(scene: Scene) -> None:
 
 
 def unanswered(scene: Scene) -> list[str]:
-    requests = scene.ask(lambda fleet: fleet.store.registers(requests_prefix("nightly")))
+    requests = scene.ask(lambda fleet: fleet.store.registers(mailbox_prefix("nightly")))
     return [request.key for request in requests if "answer" not in request.value]

@@ -14,10 +14,10 @@ import pytest
 from asterism.api.system import LocalSystem
 from asterism.cli.top import read_listing
 from asterism.core.errors import AsterismError
-from asterism.durable import admin
+from asterism.durable import plan_actor
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import load, read_head
-from asterism.durable.plan_requests import approve_edit
+from asterism.durable.plan_actor import approve_edit
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import invite
 from asterism.store.protocol import PutRegister
@@ -162,7 +162,7 @@ def test_rules_on_the_command_line(scene: Scene) -> None:
 @pytest.mark.long
 def test_no_approval_is_lost_or_applied_twice(scene: Scene) -> None:
     """The owner is killed while a person approves. Each edit is applied once, or still waits."""
-    scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
+    scene.ask(lambda fleet: plan_actor.pause_plan(fleet, "nightly"))  # no task starts, and so the plan does not end
     epoch = 0
     for number in range(1, 9):
         submit(scene, "--add", json.dumps({"id": f"deploy-{number}", "shell": "true"}))

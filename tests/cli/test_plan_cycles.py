@@ -13,9 +13,9 @@ import pytest
 from asterism.core.errors import PlanError
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
-from asterism.durable import admin
-from asterism.durable.cycle_requests import answer_cycle
+from asterism.durable import plan_actor
 from asterism.durable.journal_store import load, read_head
+from asterism.durable.plan_actor import answer_cycle
 from asterism.fleet.fleet import Fleet
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
@@ -94,7 +94,7 @@ def test_no_answer_is_lost_or_applied_twice(scene: Scene) -> None:
     """The owner is killed while it is asked. An answer that was accepted is in the plan once, and one that was not is
     not. Answers to a closed cycle are checked like any edit."""
     with outside(scene):
-        scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
+        scene.ask(lambda fleet: plan_actor.pause_plan(fleet, "nightly"))  # no task starts, and so the plan does not end
     accepted, refused, epoch = [], [], 1
     for number in range(12):
         author = f"author{number}"

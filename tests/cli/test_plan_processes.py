@@ -20,7 +20,7 @@ import pytest
 
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
-from asterism.durable.plan_requests import NotAnswered, edit_plan
+from asterism.durable.plan_actor import NotAnswered, edit_plan
 from asterism.fleet.fleet import Fleet
 from tests.cli.cli_scenes import heard, read_until, write
 from tests.cli.command_scenes import Scene, pids_in

@@ -73,7 +73,6 @@ async def _records(fleet: Fleet) -> None:
         [
             PutRegister(approval_key("stored", 1), waiting.to_json(), None),
             PutRegister(f"{rejected_prefix('stored')}01", rejected.to_json(), None),
-            PutRegister("paused/stored", {"why": "by ann"}, None),
             PutRegister(account_key("stored"), {"account": account.to_json(), "exchanges": 1}, None),
             PutRegister(f"{exchange_prefix('stored')}000001", exchange.to_json(), None),
             Notice(1.0, "late", "a result came too late", device="laptop"),
@@ -127,7 +126,7 @@ SCENES: dict[str, tuple[str, ...]] = {
     "notices": ("notice",),
     "plans": ("plan list", "fleet"),
     **dict.fromkeys(("approval", "budget", "exchange", "journal"), ("plan",)),
-    **dict.fromkeys(("paused", "plan", "plan-turns", "rejected"), ("plan",)),
+    **dict.fromkeys(("plan", "plan-turns", "rejected"), ("plan",)),
     **dict.fromkeys(("schedule", "schedule-history", "schedule-plan", "backfill"), ("schedule", "plan list")),
     **dict.fromkeys(("event", "event-key", "event-log", "events"), ("event",)),
     **dict.fromkeys(("limit", "limit-account"), ("limit", "runs why", "fleet")),

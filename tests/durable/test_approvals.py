@@ -12,12 +12,12 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import AddTask, ApprovalGone, EditBatch, EditWaits, RemoveTask, WaitingEdit
-from asterism.durable import admin, approval_store
+from asterism.durable import approval_store, plan_actor
 from asterism.durable.approval_store import ApprovalRecords, list_approvals
-from asterism.durable.cycle_requests import answer_cycle
+from asterism.durable.commands import ApproveEdit
 from asterism.durable.journal_store import insert_plan
+from asterism.durable.plan_actor import AnswerLost, answer_cycle, approve_edit, edit_plan, refuse_edit
 from asterism.durable.plan_history import plan_events
-from asterism.durable.plan_requests import AnswerLost, approve_edit, edit_plan, refuse_edit
 from asterism.durable.stored_plans import explain_task
 from asterism.fleet import retention
 from asterism.store.memory import MemoryStore
@@ -193,7 +193,7 @@ async def test_a_waiting_edit_at_rest(stage: Stage) -> None:
     assert (await refuse_edit(stage.fleet(), "nightly", 2, "no")).why == "no"
     assert await states(stage) == ["approved", "refused"]
     assert set((await stage.orchestrator().run_stored("nightly")).values) == {"a", "c"}
-    assert await stage.store.registers("request/") == []
+    assert await stage.store.registers("mailbox/") == []
 
 
 async def test_an_edit_whose_time_is_up_cannot_be_approved_at_rest(stage: Stage) -> None:
@@ -225,7 +225,7 @@ async def test_a_plan_without_rules(stage: Stage, monkeypatch: pytest.MonkeyPatc
 async def test_a_plan_that_is_being_cancelled(stage: Stage) -> None:
     await resting(stage)
     await submitted(stage)
-    await admin.cancel(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
     with pytest.raises(PlanError, match="is being cancelled"):
         await approve_edit(stage.fleet(), "nightly", 1)
 
@@ -311,7 +311,7 @@ async def test_without_one_commit_for_both_a_crash_separates_them(
         self._revisions[edit.id] = (revision or 0) + 1
         stage.spawn(stage.store.commit([PutRegister(key, edit.to_json(), revision)]))
 
-    monkeypatch.setattr(ApprovalRecords, "save", apart)
+    monkeypatch.setattr(ApprovalRecords, "_save", apart)
     seen = every_state(stage, monkeypatch)
     await many_edits(stage)
     with pytest.raises(AssertionError):
@@ -328,8 +328,8 @@ async def test_a_killed_process_that_asked_is_answered_once(stage: Stage) -> Non
 
     asking = stage.spawn(edit())
     await left(work(), asking.done, stage)
-    value = {"kind": "approve", "approval": 1, "who": "bob", "reason": "", "from": "bob", "at": stage.store.clock()}
-    await stage.store.commit([PutRegister("request/nightly/1", value, None)])
+    value = {"do": ApproveEdit(1, "bob").to_json(), "at": stage.store.clock()}
+    await stage.store.commit([PutRegister("mailbox/nightly/1", value, None)])
     open_gates()
     assert set((await stage.orchestrator().run_stored("nightly")).values) == {"a", "c"}
     assert await states(stage) == ["approved"]

@@ -19,7 +19,7 @@ from asterism.durable import awaited_world
 from asterism.durable.awaited_world import AwaitedWorld
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import insert_plan
-from asterism.durable.plan_requests import ask_why, edit_plan
+from asterism.durable.plan_actor import ask_why, edit_plan
 from asterism.fleet import sent_events
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.sent_events import SentEvent, send_event, takers_of

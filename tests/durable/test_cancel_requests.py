@@ -9,14 +9,15 @@ import pytest
 
 from asterism.api.local import plan_documents
 from asterism.core.errors import PlanError
-from asterism.core.plan.apply import Applied
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
-from asterism.durable import admin, ownership
-from asterism.durable.journal_store import UnknownConstellation, insert_plan
+from asterism.durable import ownership, plan_actor
+from asterism.durable.commands import CancelPlan, EditAnswer
+from asterism.durable.journal_store import UnknownConstellation, insert_plan, read_head
+from asterism.durable.plan_actor import mailbox_prefix
 from asterism.durable.stored_plans import explain_task, read_plan
 from asterism.report.picture import picture
-from asterism.store.protocol import Query
+from asterism.store.protocol import PutRegister, Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
 
@@ -33,9 +34,9 @@ async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage)
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     before = stage.now()
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     assert (await running).state is CANCELLED
-    assert stage.now() - before <= 2 * ownership.REQUEST_INTERVAL
+    assert stage.now() - before <= 2 * ownership.MAILBOX_INTERVAL
     stored = await stage.load()
     assert (stored.head.state, stored.head.owner, stored.head.cancelling) == ("cancelled", None, True)
     assert told_of_cancelling(stored.plan) == ["by ann: not tonight"]
@@ -46,7 +47,7 @@ async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage)
 async def test_every_cancelled_task_has_the_reason_of_the_person(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     why = "the constellation was cancelled by ann: not tonight"
     result = await running
     stored = await read_plan(stage.fleet(), "nightly")
@@ -65,8 +66,8 @@ async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None
     heard = heard_by(orchestrator)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
-    await admin.cancel(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * ownership.MAILBOX_INTERVAL)
     assert (await stage.load()).head.cancelling
     assert not running.done()
     durable_work.gate("a").set()
@@ -76,51 +77,43 @@ async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None
 
 async def test_the_next_owner_cancels_a_stopped_plan_and_starts_nothing(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a", "b"))
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     result = await stage.orchestrator().run_stored("nightly")
     assert result.state is CANCELLED
     assert DONE == {}
     assert await stage.store.find(Query()) == []
 
 
-async def test_a_cancel_request_is_read_before_any_task_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_that_the_owner_did_not_see_is_done_before_any_task_starts(stage: Stage) -> None:
+    """The process that asked is gone, and so is the owner of that time."""
     await insert_plan(stage.store, chain("a", "b"))
-    await admin.cancel(stage.fleet(), "nightly")
-    register, asked = stage.store.register, []
-
-    async def slow_the_second_time(key: str) -> Any:
-        if key == admin.cancel_key("nightly"):
-            asked.append(key)
-            await asyncio.sleep(0.0 if len(asked) == 1 else 100.0)
-        return await register(key)
-
-    monkeypatch.setattr(stage.store, "register", slow_the_second_time)
+    value = {"do": CancelPlan("by bob").to_json(), "at": stage.store.clock()}
+    await stage.store.commit([PutRegister(f"{mailbox_prefix('nightly')}1", value, None)])
     assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
     assert DONE == {}
 
 
-async def test_a_late_cancel_request_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await insert_plan(stage.store, chain("a"))
-    register = stage.store.register
-
-    async def ended_after_the_look(key: str) -> Any:
-        answer = await register(key)
-        if key == admin.cancel_key("nightly"):
-            monkeypatch.setattr(stage.store, "register", register)
-            await stage.orchestrator().run_stored("nightly")
-        return answer
-
-    monkeypatch.setattr(stage.store, "register", ended_after_the_look)
-    with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
-        await admin.cancel(stage.fleet(), "nightly")
-    assert await admin.cancel_reason(stage.store, "nightly") is None
+async def test_a_cancel_of_an_owner_that_does_not_answer_stays_for_the_next_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "answer_messages", lambda plan, messages: {})
+        job = stage.spawn(stage.orchestrator(host="there").run(chain("a", "b", call="wait")))
+        await durable_work.gate("a begun").wait()
+        await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
+        assert not job.done()
+        job.cancel()
+        await asyncio.wait([job])
+    assert (await stage.orchestrator(host="elsewhere").standby("nightly")).state is CANCELLED
+    assert told_of_cancelling((await stage.load()).plan) == ["by ann: not tonight"]
+    assert DONE == {}
 
 
 async def test_cancelling_a_stopped_plan_stops_its_runs_on_other_devices(stage: Stage) -> None:
     await stage.device("kitchen")
     first = stage.orchestrator(local=0)
     await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
-    await admin.cancel(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
     assert (await stage.orchestrator(local=0).standby("nightly")).state is CANCELLED
     (run,) = await stage.store.find(Query(workflow="plan:nightly"))
     assert (run.ended, run.cancelled) == (True, True)
@@ -132,7 +125,7 @@ async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage)
     running = stage.spawn(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     await asyncio.sleep(100.0)
     assert not second.done()  # the first owner is alive
@@ -152,23 +145,23 @@ async def test_a_standby_obeys_a_cancel_request_that_the_dead_owner_missed(stage
     await durable_work.gate("a begun").wait()
     running.cancel()
     await asyncio.wait([running])
-    await admin.cancel(stage.fleet(), "nightly")
-    assert not (await stage.load()).head.cancelling
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
+    assert (await stage.load()).head.cancelling
     assert (await stage.orchestrator().standby("nightly")).state is CANCELLED
     assert DONE == {}
 
 
 async def test_no_pause_or_edit_undoes_a_cancel_request(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a", "b"))
-    await admin.pause(stage.fleet(), "nightly")
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
-    await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
-    assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
-    assert await admin.unpause(stage.fleet(), "nightly")
+    await plan_actor.pause_plan(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "nor tomorrow")
+    assert (await read_head(stage.store, "nightly"))[0].cancel_reason == "by ann: not tonight"
+    assert await plan_actor.unpause_plan(stage.fleet(), "nightly")
     with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
-        await admin.pause(stage.fleet(), "nightly")
+        await plan_actor.pause_plan(stage.fleet(), "nightly")
     with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
-        await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
+        await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
     assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
 
 
@@ -176,9 +169,11 @@ async def test_a_paused_plan_can_be_cancelled(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await admin.pause(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
-    await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
+    await plan_actor.pause_plan(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * ownership.MAILBOX_INTERVAL)
+    await asyncio.gather(
+        plan_actor.unpause_plan(stage.fleet(), "nightly"), plan_actor.cancel_plan(stage.fleet(), "nightly")
+    )
     assert (await running).state is CANCELLED
 
 
@@ -188,33 +183,33 @@ async def test_concurrent_edits_cancels_and_standbys_end_cancelled_with_all_acce
 ) -> None:
     await insert_plan(stage.store, chain("a", call="wait"))
     batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
-    edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
+    edits = [stage.spawn(plan_actor.edit_plan(stage.fleet(), "nightly", batch)) for batch in batches]
     taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
-    asked = [stage.spawn(admin.cancel(stage.fleet(), "nightly")) for _ in range(3)]
+    asked = [stage.spawn(plan_actor.cancel_plan(stage.fleet(), "nightly")) for _ in range(3)]
     outcomes = await asyncio.gather(*edits, return_exceptions=True)
     await asyncio.gather(*asked)
     assert [outcome.state for outcome in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
-    added = {f"t{number}" for number, outcome in enumerate(outcomes) if isinstance(outcome, Applied)}
+    added = {f"t{number}" for number, outcome in enumerate(outcomes) if isinstance(outcome, EditAnswer)}
     assert set((await stage.load()).plan.nodes) == {"a", *added}
-    assert all(isinstance(outcome, Applied | PlanError) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, EditAnswer | PlanError) for outcome in outcomes), outcomes
     assert DONE == {}
 
 
 async def test_an_ended_plan_cannot_be_cancelled(stage: Stage) -> None:
     with pytest.raises(UnknownConstellation):
-        await admin.cancel(stage.fleet(), "nightly")
+        await plan_actor.cancel_plan(stage.fleet(), "nightly")
     await stage.orchestrator().run(chain("a"))
     with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
-        await admin.cancel(stage.fleet(), "nightly")
-    assert await admin.cancel_reason(stage.store, "nightly") is None
+        await plan_actor.cancel_plan(stage.fleet(), "nightly")
+    assert (await read_head(stage.store, "nightly"))[0].cancel_reason is None
 
 
 async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    await admin.cancel(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
     await running
-    await admin.cancel(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 1
     await stage.fleet().prune(1000.0)

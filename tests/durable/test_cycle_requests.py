@@ -12,10 +12,18 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
-from asterism.durable import cycle_requests
-from asterism.durable.cycle_requests import answer_cycle, claim_cycle, list_cycles, release_cycle
+from asterism.durable import ownership
+from asterism.durable.commands import AnswerCycle, CycleList
 from asterism.durable.journal_store import insert_plan
-from asterism.durable.plan_requests import AnswerLost, NotAnswered, RequestHandler, edit_plan
+from asterism.durable.plan_actor import (
+    AnswerLost,
+    NotAnswered,
+    answer_cycle,
+    claim_cycle,
+    edit_plan,
+    list_cycles,
+    release_cycle,
+)
 from asterism.store.protocol import PutRegister
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, left, task
@@ -40,7 +48,7 @@ async def cycle_of(stage: Stage) -> int:
 
 
 async def requests(stage: Stage) -> list[Any]:
-    return [register.key for register in await stage.store.registers("request/")]
+    return [register.key for register in await stage.store.registers("mailbox/")]
 
 
 async def test_a_cycle_is_listed_claimed_and_answered(stage: Stage) -> None:
@@ -74,7 +82,7 @@ async def test_a_cycle_is_listed_claimed_and_answered(stage: Stage) -> None:
         await answer_cycle(stage.fleet(), "nightly", open_cycle.id)
     assert set((await job).values) == {"a", "b", "c"}
     assert await requests(stage) == []
-    assert (await list_cycles(stage.fleet(), "nightly")) == cycle_requests.CycleList(())
+    assert (await list_cycles(stage.fleet(), "nightly")) == CycleList(())
 
 
 async def test_a_rejected_answer_leaves_the_cycle_open(stage: Stage) -> None:
@@ -149,10 +157,7 @@ async def test_a_plan_that_has_ended_or_is_unknown(stage: Stage) -> None:
 async def test_an_owner_that_does_not_answer_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewed(stage)
 
-    async def nothing(self: RequestHandler) -> int:
-        return 0
-
-    monkeypatch.setattr(RequestHandler, "answer_all", nothing)
+    monkeypatch.setattr(ownership, "answer_messages", lambda plan, messages: {})
     await asyncio.sleep(2.0)
     with pytest.raises(NotAnswered):
         await answer_cycle(stage.fleet(), "nightly", 1, EditBatch((RemoveTask("b"),)))
@@ -169,9 +174,9 @@ async def test_an_answer_whose_process_died_is_applied_once(stage: Stage) -> Non
         return await stage.orchestrator(**OUTSIDE).run(chain("a", "b"))
 
     await left(work(), lambda: DONE["a"], stage)
-    batch = EditBatch((AddTask(task("c", call="wait")),), "bob").to_json()
-    value = {"kind": "answer", "cycle": 1, "who": "bob", "batch": batch, "from": "bob", "at": stage.store.clock()}
-    await stage.store.commit([PutRegister("request/nightly/1", value, None)])
+    batch = EditBatch((AddTask(task("c", call="wait")),), "bob")
+    value = {"do": AnswerCycle(1, "bob", batch).to_json(), "at": stage.store.clock()}
+    await stage.store.commit([PutRegister("mailbox/nightly/1", value, None)])
     only_first: dict[str, Any] = {**OUTSIDE, "edit_on": lambda task: task.id == "a"}
     await left(stage.orchestrator(**only_first).run_stored("nightly"), durable_work.gate("c begun").is_set, stage)
     durable_work.gate("c").set()

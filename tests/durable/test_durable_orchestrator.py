@@ -15,13 +15,13 @@ from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTa
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.task import Task
 from asterism.core.run.workflow import Workflow
-from asterism.durable import admin, durable_orchestrator, ownership
+from asterism.durable import durable_orchestrator, ownership, plan_actor
 from asterism.durable.journal_store import (
     ConstellationExists,
     OwnershipLost,
     UnknownConstellation,
     insert_plan,
-    step_record,
+    read_head,
 )
 from asterism.execution.function_modules import load_object
 from asterism.fleet.fleet import Fleet
@@ -431,7 +431,8 @@ async def test_an_owner_stops_when_another_process_has_written_the_journal(stage
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
     kept = await stage.load()
-    await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
+    other = kept.head.changed(epoch=9, owner="somebody else")
+    await stage.store.commit(kept.next_record(other, [], "somebody else's"))
     durable_work.gate("a").set()
     with pytest.raises(OwnershipLost, match="another process continues plan 'nightly'"):
         await running
@@ -503,16 +504,16 @@ async def test_an_edit_that_cannot_be_stored_is_rejected(stage: Stage) -> None:
 async def test_the_owner_follows_pause_requests_in_the_store(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
-    await admin.pause(stage.fleet(), "nightly", "let me see")
-    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
+    await plan_actor.pause_plan(stage.fleet(), "nightly", "let me see")
+    await asyncio.sleep(2 * ownership.MAILBOX_INTERVAL)
     durable_work.gate("a").set()
     durable_work.gate("b").set()
     await asyncio.sleep(30.0)
     assert DONE == {"a": 1}
-    assert await admin.pause_reason(stage.store, "nightly") == "by ann: let me see"
-    assert await admin.unpause(stage.fleet(), "nightly")
+    assert (await read_head(stage.store, "nightly"))[0].paused == "by ann: let me see"
+    assert await plan_actor.unpause_plan(stage.fleet(), "nightly")
     assert (await running).state == "completed"
-    assert not await admin.unpause(stage.fleet(), "nightly")
+    assert not await plan_actor.unpause_plan(stage.fleet(), "nightly")
 
 
 @pytest.mark.virtual_time
@@ -525,20 +526,20 @@ async def test_a_local_pause_holds_until_the_request_in_the_store_changes(stage:
     durable_work.gate("b").set()
     await asyncio.sleep(30.0)
     assert DONE == {"a": 1}
-    await admin.pause(stage.fleet(), "nightly")
-    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
-    await admin.unpause(stage.fleet(), "nightly")
+    await plan_actor.pause_plan(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * ownership.MAILBOX_INTERVAL)
+    await plan_actor.unpause_plan(stage.fleet(), "nightly")
     assert (await running).state == "completed"
 
 
 @pytest.mark.virtual_time
 async def test_a_plan_paused_while_stopped_starts_nothing(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a"))
-    await admin.pause(stage.fleet(), "nightly")
+    await plan_actor.pause_plan(stage.fleet(), "nightly")
     running = stage.spawn(stage.orchestrator().run_stored("nightly"))
     await asyncio.sleep(20.0)
     assert await stage.store.find(Query()) == []
-    await admin.unpause(stage.fleet(), "nightly")
+    await plan_actor.unpause_plan(stage.fleet(), "nightly")
     assert (await running).state == "completed"
 
 

@@ -15,7 +15,7 @@ from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import load
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Query, Write
 from tests.durable import durable_work
@@ -73,7 +73,7 @@ async def edited_by_another_process(url: str) -> None:
 
         async def withdrawn_before(writes: Sequence[Write]) -> None:
             """The answer comes too late: the request is gone, and nothing of the commit happens."""
-            late = [write for write in writes if isinstance(write, PutRegister) and write.key.startswith("request/")]
+            late = [write for write in writes if isinstance(write, PutRegister) and write.key.startswith("mailbox/")]
             if late:
                 fleet.store.commit = commit  # type: ignore[method-assign]
                 await other.store.commit([PutRegister(late[0].key, None, late[0].expected)])
@@ -85,7 +85,7 @@ async def edited_by_another_process(url: str) -> None:
         for name in "ab":
             durable_work.gate(name).set()
         assert set((await running).values) == {"a", "b", "added"}
-        assert await fleet.store.registers("request/") == []
+        assert await fleet.store.registers("mailbox/") == []
 
 
 async def test_a_plan_in_a_file_is_edited_while_it_runs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import Run
-from asterism.durable import admin, plan_submissions
+from asterism.durable import plan_actor, plan_submissions
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.stored_plans import explain_task, read_plan
@@ -59,7 +59,7 @@ async def test_a_cancellation_of_a_plan_that_no_process_runs_tears_down_what_was
     await durable_work.gate("load begun").wait()
     running.cancel()
     await asyncio.wait([running])
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     explanation = await explain_task(stage.fleet(), "nightly", "drop")
     assert [reason.kind for reason in explanation.reasons] == ["teardown"]
     result = await stage.orchestrator().run_stored("nightly")
@@ -110,7 +110,7 @@ async def test_the_cancellation_of_a_plan_does_not_wait_for_the_teardown_of_a_qu
     await asyncio.sleep(5.0)
     running.cancel()
     await asyncio.wait([running])
-    await admin.cancel(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
     view = await read_plan(stage.fleet(), "nightly")
     assert not view.is_due(view.record.plan.node("drop"))
     result = await stage.orchestrator(local=0).run_stored("nightly")
@@ -134,7 +134,7 @@ async def test_a_queued_set_up_that_an_edit_at_rest_cancels_is_not_torn_down(sta
     await asyncio.sleep(5.0)
     running.cancel()
     await asyncio.wait([running])
-    await admin.edit(stage.fleet(), "nightly", EditBatch((CancelTask("create"),)))
+    await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("create"),)))
     result = await stage.orchestrator().run_stored("nightly")
     assert result["drop"].reason == "not needed: its set-up 'create' never started"
     assert DONE == {}
@@ -154,7 +154,7 @@ async def cancelled_while_torn_down(stage: Stage) -> None:
     first = stage.orchestrator(host="there")
     running = asyncio.ensure_future(first.run(database()))
     await durable_work.gate("load begun").wait()
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     await durable_work.gate("drop begun").wait()
     running.cancel()
     await asyncio.wait([running])
@@ -190,7 +190,7 @@ async def test_a_teardown_that_was_given_up_before_the_cancellation_runs_all_the
         if str(candidate.key).startswith("plan:nightly/drop/")
     ]
     assert "no device could take it for 300 s" in str(run.error)
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     durable_work.gate("drop").set()
     result = await stage.orchestrator().run_stored("nightly")
     assert (result.state, result["drop"].status) == (ConstellationState.CANCELLED, "completed")

@@ -13,11 +13,17 @@ from asterism.core.plan.edit_rules import EditScope
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, EditWaits, RemoveTaint, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable import approval_store
-from asterism.durable.admin import reopen_plan
 from asterism.durable.approval_store import approval_terms, list_approvals
-from asterism.durable.cycle_requests import answer_cycle, list_cycles
 from asterism.durable.journal_store import read_head
-from asterism.durable.plan_requests import approve_edit, edit_plan, refuse_edit, undo_edit
+from asterism.durable.plan_actor import (
+    answer_cycle,
+    approve_edit,
+    edit_plan,
+    list_cycles,
+    refuse_edit,
+    retry_plan,
+    undo_edit,
+)
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.execution.foreach_expansion import deferred_group
@@ -135,7 +141,7 @@ async def test_a_retry_keeps_the_taint_until_a_person_removes_it(stage: Stage) -
     open_gates()
     await job
     durable_work.GO.clear()
-    await reopen_plan(stage.fleet(), "nightly", from_tasks=["list"], reason="by a person")
+    await retry_plan(stage.fleet(), "nightly", from_tasks=["list"], reason="by a person")
     assert "it[x]" not in (await stage.load()).plan
     assert await waits(stage, "x")  # at rest
     job = stage.spawn(stage.orchestrator(host="there").run_stored("nightly"))

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from asterism.core.plan.edits import AddTask, EditBatch
-from asterism.durable import admin, plan_submissions
-from asterism.durable.admin import reopen_plan
+from asterism.durable import plan_actor, plan_submissions
+from asterism.durable.commands import EditAnswer
 from asterism.durable.journal_store import insert_plan, read_head
+from asterism.durable.plan_actor import edit_plan, retry_plan
 from asterism.durable.plan_metrics import plan_families
-from asterism.durable.plan_requests import EditAnswer, edit_plan
 from asterism.durable.plan_runner import LOOK_INTERVAL, PlanRunner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.runner_registers import RUNNER_TIMEOUT, RUNNERS, announce_runner
@@ -65,7 +65,7 @@ async def test_the_edit_and_the_submission_are_one_commit(stage: Stage, monkeypa
         return await commit(writes, *more, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage.store, "commit", recorded)
-    await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("late")),)))
+    await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task("late")),)))
     (reopening,) = [keys for keys in commits if "plan/nightly" in keys]
     assert "submitted/nightly" in reopening
 
@@ -79,7 +79,7 @@ async def test_without_the_submission_the_added_task_rests_forever(
     async def nothing(*_: object) -> PutRegister:
         return PutRegister("unrelated", {}, None)
 
-    monkeypatch.setattr(admin, "submission", nothing)
+    monkeypatch.setattr(plan_actor, "submission", nothing)
     await add(stage, "late")
     await asyncio.sleep(3600.0)
     assert (await read_plan(stage.fleet(), "nightly")).state == "at rest"
@@ -130,7 +130,7 @@ async def test_a_plan_that_was_only_stored_rests(stage: Stage) -> None:
 async def test_a_retry_through_a_server_is_submitted_in_its_commit(stage: Stage) -> None:
     await submitted_and_ended(stage)
     await asyncio.sleep(60.0)
-    await reopen_plan(stage.fleet(), "nightly", from_tasks=["a"], submit=True)
+    await retry_plan(stage.fleet(), "nightly", from_tasks=["a"], submit=True)
     assert await plan_submissions.open_submissions(stage.store) == ["nightly"]
     await ended(stage)
     assert DONE == {"a": 2}

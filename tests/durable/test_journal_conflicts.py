@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.durable import compaction, journal_writer
-from asterism.durable.journal_store import OwnershipLost, insert_plan, step_record
+from asterism.durable.journal_store import OwnershipLost, insert_plan
 from asterism.store.protocol import Query
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable import durable_work
@@ -155,7 +155,8 @@ async def test_a_former_owner_announces_no_failures(stage: Stage) -> None:
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     kept = await stage.load()
-    await stage.store.commit([step_record("nightly", kept.number + 1, 9, [], "somebody else's")])
+    other = kept.head.changed(epoch=9, owner="somebody else")
+    await stage.store.commit(kept.next_record(other, [], "somebody else's"))
     durable_work.gate("a").set()
     with pytest.raises(OwnershipLost):
         await running

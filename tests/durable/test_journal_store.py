@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
+from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import SCHEMA, BegunRun, UnreadableJournal
-from asterism.durable import admin, journal_store
-from asterism.durable.journal_store import insert_plan, read_heads, record_key
+from asterism.durable import journal_store, plan_actor
+from asterism.durable.journal_store import insert_plan, read_head, read_heads, record_key
 from asterism.store.protocol import PutRegister
-from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, chain, task
 
 pytestmark = pytest.mark.virtual_time
@@ -151,9 +150,9 @@ async def test_an_edit_of_a_stopped_plan_applies_when_it_runs(stage: Stage) -> N
     await kept(stage, "a", "b")
     fleet = stage.fleet()
     batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
-    assert (await admin.try_edit(fleet, "nightly", batch))[0].version == 1
+    assert (await plan_actor.edit_plan(fleet, "nightly", batch, dry_run=True)).applied.version == 1
     assert (await stage.load()).plan.version == 0
-    assert (await admin.edit(fleet, "nightly", batch)).version == 1
+    assert (await plan_actor.edit_plan(fleet, "nightly", batch)).applied.version == 1
     result = await stage.orchestrator().run_stored("nightly")
     assert DONE == {"a": 1, "c": 1}
     assert result.plan.version == 1
@@ -162,33 +161,30 @@ async def test_an_edit_of_a_stopped_plan_applies_when_it_runs(stage: Stage) -> N
 async def test_each_concurrent_edit_is_applied_or_rejected_as_stale(stage: Stage) -> None:
     await kept(stage, "a")
     apart = [
-        admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0)) for n in range(5)
+        plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0))
+        for n in range(5)
     ]
-    same = [admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)]
+    same = [
+        plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)
+    ]
     outcomes = await asyncio.gather(*apart, *same, return_exceptions=True)
-    assert [type(outcome).__name__ for outcome in outcomes[:5]] == ["Applied"] * 5
-    assert sorted(type(outcome).__name__ for outcome in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
+    assert [type(outcome).__name__ for outcome in outcomes[:5]] == ["EditAnswer"] * 5
+    assert sorted(type(outcome).__name__ for outcome in outcomes[5:]) == ["EditAnswer", "EditRejected", "EditRejected"]
     loaded = await stage.load()
     assert loaded.plan.version == 6
     assert set(loaded.plan.nodes) == {f"t{number}" for number in range(5)}
 
 
-async def test_a_running_plan_and_an_ended_plan_cannot_be_edited_in_the_store(stage: Stage) -> None:
-    running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
-    await asyncio.sleep(3.0)
-    batch = EditBatch((AddTask(task("b")),))
-    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only that process"):
-        await admin.edit(stage.fleet(), "nightly", batch)
-    durable_work.gate("a").set()
-    await running
+async def test_what_cannot_be_done_to_a_plan_that_has_ended(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
     with pytest.raises(EditRejected, match="has ended"):  # an edit that adds a task reopens it: test_plan_retry.py
-        await admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),)))
+        await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),)))
     with pytest.raises(PlanError, match="it cannot be paused"):
-        await admin.pause(stage.fleet(), "nightly")
+        await plan_actor.pause_plan(stage.fleet(), "nightly")
 
 
 async def test_the_first_pause_request_counts(stage: Stage) -> None:
     await kept(stage, "a")
-    await admin.pause(stage.fleet(), "nightly")
-    await admin.pause(stage.fleet(), "nightly", "again")
-    assert await admin.pause_reason(stage.store, "nightly") == "by ann"
+    await plan_actor.pause_plan(stage.fleet(), "nightly")
+    await plan_actor.pause_plan(stage.fleet(), "nightly", "again")
+    assert (await read_head(stage.store, "nightly"))[0].paused == "by ann"

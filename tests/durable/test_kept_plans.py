@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import Any
 
@@ -12,10 +13,9 @@ from asterism.core.errors import EditRejected
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.task import Task
-from asterism.durable import admin, plan_cache
-from asterism.durable.journal_store import insert_plan, load
-from asterism.durable.plan_cache import KeptPlan
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable import journal_store, plan_actor
+from asterism.durable.journal_store import StoredConstellation, insert_plan, load
+from asterism.durable.plan_actor import edit_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Store
 from tests.durable import durable_work
@@ -30,7 +30,7 @@ def added(name: str, *after: str) -> EditBatch:
     return EditBatch((AddTask(task), *(AddDependency(source, name) for source in after)), "bob")
 
 
-async def always_current(kept: KeptPlan, store: Store) -> bool:
+async def always_current(store: Store, kept: StoredConstellation) -> bool:
     """The ablation: a kept plan is used without a look at the store."""
     return True
 
@@ -49,11 +49,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The plans that are loaded from now on, to be edited."""
     names: list[str] = []
 
-    async def counted(store: Store, name: str) -> Any:
+    async def counted(store: Store, name: str, *conditions: Any) -> Any:
         names.append(name)
-        return await load(store, name)
+        return await load(store, name, *conditions)
 
-    monkeypatch.setattr(plan_cache, "load", counted)
+    monkeypatch.setattr(plan_actor, "load", counted)
     return names
 
 
@@ -65,7 +65,7 @@ async def test_a_plan_is_loaded_for_the_first_edit_only(stage: Stage, monkeypatc
         with pytest.raises(EditRejected):
             await edit(fleet, EditBatch((RemoveTask("unknown"),)))
     assert loaded == ["nightly"]
-    assert fleet.kept_plans["nightly"].stored.plan.to_json() == (await stage.load()).plan.to_json()
+    assert fleet.kept_plans["nightly"].plan.to_json() == (await stage.load()).plan.to_json()
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -73,7 +73,7 @@ async def test_an_edit_is_judged_by_what_another_process_wrote(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     if not guarded:
-        monkeypatch.setattr(KeptPlan, "bring_up_to_date", always_current)
+        monkeypatch.setattr(plan_actor, "refresh", always_current)
     await insert_plan(stage.store, chain("a"))
     one, other, loaded = stage.fleet(), stage.fleet(), loads(monkeypatch)
     assert await edit(one, added("x")) == 1
@@ -91,9 +91,9 @@ async def test_a_plan_that_changes_after_the_look_makes_the_edit_begin_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
     """A plan of the same name, whose head has the same revision: the commit expects the record before its own."""
-    monkeypatch.setattr(KeptPlan, "bring_up_to_date", always_current)  # it changes right after the look
+    monkeypatch.setattr(plan_actor, "refresh", always_current)  # it changes right after the look
     if not guarded:
-        monkeypatch.setattr(admin, "ExpectRegister", lambda key, revision: PutRegister(f"seen/{key}", 1, None))
+        monkeypatch.setattr(journal_store, "ExpectRegister", lambda key, revision: PutRegister(f"seen/{key}", 1, None))
     one, other = stage.fleet(), stage.fleet()
     await insert_plan(stage.store, chain("a"))
     await edit(one, added("x"))
@@ -135,10 +135,35 @@ async def test_edits_of_several_processes_in_any_order(stage: Stage, seed: int) 
             names = names | {f"x{number}"}
         stored = (await stage.load()).plan
         assert ({task.id for task in stored}, stored.version) == (names, version)
-        kept = [fleet.kept_plans["nightly"].stored for fleet in fleets if "nightly" in fleet.kept_plans]
+        kept = [fleet.kept_plans["nightly"] for fleet in fleets if "nightly" in fleet.kept_plans]
         current = [other.plan for other in kept if other.number == (await stage.load()).number]
         assert all(plan.to_json() == stored.to_json() for plan in current)
         await asyncio.sleep(0.1)
+
+
+class NoLocks:
+    def setdefault(self, *_: object) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_edits_at_one_time_load_the_plan_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Without an order, each of them loads it, and all but one are in vain and begin again."""
+    await insert_plan(stage.store, chain("a"))
+    fleet, loaded = stage.fleet(), list[str]()
+
+    async def slow(store: Store, name: str, *conditions: Any) -> Any:
+        loaded.append(name)
+        await asyncio.sleep(0.01)
+        return await load(store, name, *conditions)
+
+    monkeypatch.setattr(plan_actor, "load", slow)
+    if not guarded:
+        monkeypatch.setattr(fleet, "plan_locks", NoLocks())
+    await asyncio.gather(*(edit(fleet, added(f"x{number}", "a")) for number in range(10)))
+    assert (len(loaded) == 1) is guarded
 
 
 async def test_edits_at_one_time_are_all_applied(stage: Stage) -> None:
@@ -150,7 +175,7 @@ async def test_edits_at_one_time_are_all_applied(stage: Stage) -> None:
 
 
 async def test_few_plans_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "MOST_EDITED", 2)
+    monkeypatch.setattr(plan_actor, "MOST_KEPT_TASKS", 4)
     fleet = stage.fleet()
     for name in ("p", "q", "r"):
         plan = chain("a")
@@ -158,7 +183,6 @@ async def test_few_plans_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch)
         await insert_plan(stage.store, plan)
         await edit_plan(fleet, name, added("x"))
     assert list(fleet.kept_plans) == ["q", "r"]
-    monkeypatch.setattr(plan_cache, "MOST_EDITED_TASKS", 4)
     await edit_plan(fleet, "q", added("y"))
     assert list(fleet.kept_plans) == ["q"]
 
@@ -175,5 +199,5 @@ async def test_a_plan_that_runs_is_not_kept(stage: Stage) -> None:
     await edit(orchestrator.fleet, added("y"))  # it reopens the plan, which is loaded again for the next edit
     assert orchestrator.fleet.kept_plans == {}
     await edit(orchestrator.fleet, added("z"))
-    kept = orchestrator.fleet.kept_plans["nightly"].stored
+    kept = orchestrator.fleet.kept_plans["nightly"]
     assert kept.plan.to_json() == (await stage.load()).plan.to_json()

@@ -13,7 +13,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.run.run import COMPLETED, Run
-from asterism.durable import admin, compaction, plan_summaries
+from asterism.durable import compaction, plan_actor, plan_summaries
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired
 from asterism.durable.journal_writer import LIST_INTERVAL, JournalWriter, UnwrittenEnd
 from asterism.durable.plan_summaries import ListedPlan, list_plans
@@ -109,7 +109,7 @@ async def test_an_edit_before_the_plan_is_taken_up_does_not_change_what_was_exec
     await durable_work.gate("c begun").wait()
     line.cut = True
     await asyncio.sleep(200.0)
-    await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("d")),), "ann"))
+    await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task("d")),), "ann"))
     durable_work.gate("c").set()
     await stage.orchestrator(host="there").run_stored("nightly")
     keys = [run.key for run in await stored_runs(stage)]

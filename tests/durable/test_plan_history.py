@@ -17,6 +17,7 @@ from asterism.core.plan.step_changes import Change
 from asterism.durable import compaction, journal_store, plan_history
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import UnknownConstellation, insert_plan, record_key
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.plan_history import (
     PlanEvent,
     PlanFollower,
@@ -26,7 +27,6 @@ from asterism.durable.plan_history import (
     plan_events,
     versions,
 )
-from asterism.durable.plan_requests import edit_plan
 from asterism.fleet import retention
 from asterism.store.protocol import PutRegister
 from tests.core.plan.test_step_changes import View, assert_same

@@ -11,7 +11,7 @@ from asterism.api.local import plan_documents
 from asterism.api.local.plan_list_handlers import plan_summary
 from asterism.base.openmetrics import render
 from asterism.core.plan.edits import AddTask, EditBatch
-from asterism.durable import admin, plan_metrics
+from asterism.durable import plan_actor, plan_metrics
 from asterism.durable.journal_writer import LIST_INTERVAL
 from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_summaries import ListedPlan, list_plans
@@ -90,6 +90,6 @@ async def test_metrics_lists_and_documents_agree_about_a_plan(stage: Stage) -> N
     assert await agreed() == ("executing", {"pending": 1, "running": 1})
     clock, stage.store.clock = stage.store.clock, lambda: clock() + 3600.0  # type: ignore[method-assign]
     assert await agreed() == ("at_rest", {"pending": 1, "queued": 1})
-    await admin.cancel(stage.fleet(), "nightly")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly")
     assert await agreed() == ("cancelling", {"pending": 1, "queued": 1})
     running.cancel()

@@ -11,17 +11,16 @@ import pytest
 
 from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask, UpdateTask
-from asterism.durable import admin, ownership, plan_requests
-from asterism.durable.journal_store import insert_plan, record_number
-from asterism.durable.plan_requests import (
+from asterism.durable import ownership, plan_actor
+from asterism.durable.commands import EditAnswer, EditPlan, ExplainTask
+from asterism.durable.journal_store import insert_plan, read_head, record_number
+from asterism.durable.plan_actor import (
     AnswerLost,
-    EditAnswer,
     NotAnswered,
-    RequestHandler,
     ask_why,
     edit_plan,
+    mailbox_prefix,
     pause_plan,
-    requests_prefix,
     undo_edit,
 )
 from asterism.fleet.fleet import Fleet
@@ -46,7 +45,7 @@ async def running(stage: Stage, *names: str, **options: Any) -> asyncio.Task[Any
 
 
 async def requests(stage: Stage) -> list[Any]:
-    return [register.value for register in await stage.store.registers(requests_prefix("nightly"))]
+    return [register.value for register in await stage.store.registers(mailbox_prefix("nightly"))]
 
 
 def edits_by(plan: Any, author: str) -> int:
@@ -56,14 +55,7 @@ def edits_by(plan: Any, author: str) -> int:
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners answer no requests."""
 
-    async def nothing(self: RequestHandler) -> int:
-        return 0
-
-    monkeypatch.setattr(RequestHandler, "answer_all", nothing)
-
-
-async def nobody(*_: Any) -> None:
-    """Owners learn of no request to cancel."""
+    monkeypatch.setattr(ownership, "answer_messages", lambda plan, messages: {})
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -114,17 +106,6 @@ async def test_a_process_that_runs_the_plan_edits_it_without_a_register(
     assert (await ask_why(fleet, "nightly", "b")) is not None
     await asyncio.sleep(1.0)
     assert await stage.store.registers("rejected/nightly/")
-
-
-async def test_a_process_whose_plan_is_to_be_cancelled_does_not_edit_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deaf(monkeypatch)
-    fleet = await _owner(stage)
-    monkeypatch.setattr(ownership, "cancel_reason", nobody)
-    await admin.cancel(fleet, "nightly", "not tonight")
-    with pytest.raises(PlanError, match="is being cancelled by bob: not tonight: it cannot be edited"):
-        await edit_plan(fleet, "nightly", adding("c"))
 
 
 async def test_an_edit_of_its_own_plan_that_is_not_durable_in_time_has_an_unknown_outcome(
@@ -209,7 +190,7 @@ async def _edit_one_after_the_other(stage: Stage) -> float:
 
 
 async def test_a_lone_editor_is_answered_at_once(stage: Stage) -> None:
-    assert await _edit_one_after_the_other(stage) < LONE_EDITS * ownership.REQUEST_PAUSE / 10
+    assert await _edit_one_after_the_other(stage) < LONE_EDITS * ownership.MAILBOX_PAUSE / 10
 
 
 async def test_with_a_pause_after_each_vain_look_a_lone_editor_would_wait(
@@ -217,21 +198,21 @@ async def test_with_a_pause_after_each_vain_look_a_lone_editor_would_wait(
 ) -> None:
     """The ablation."""
     monkeypatch.setattr(ownership, "FREE_LOOKS", 0)
-    assert await _edit_one_after_the_other(stage) > LONE_EDITS * ownership.REQUEST_PAUSE / 2
+    assert await _edit_one_after_the_other(stage) > LONE_EDITS * ownership.MAILBOX_PAUSE / 2
 
 
 async def _looks_in_vain(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> int:
     """How often an owner looks for requests while the store wakes it every millisecond, and there is none."""
-    looks, answer_all = 0, RequestHandler.answer_all
+    looks, answer = 0, ownership.answer_messages
 
-    async def counted(self: RequestHandler) -> int:
+    def counted(*arguments: Any) -> Any:
         nonlocal looks
         looks += 1
-        return await answer_all(self)
+        return answer(*arguments)
 
     job = await running(stage)
-    monkeypatch.setattr(RequestHandler, "answer_all", counted)
-    key, revision = f"{requests_prefix('nightly')}0", None
+    monkeypatch.setattr(ownership, "answer_messages", counted)
+    key, revision = f"{mailbox_prefix('nightly')}0", None
     for number in range(int(seconds * 1000)):
         await stage.store.commit([PutRegister(key, {"answer": number}, revision)])
         revision = 1 if revision is None else revision + 1
@@ -244,7 +225,7 @@ async def _looks_in_vain(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds:
 
 async def test_vain_looks_for_requests_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = 2.0
-    most = seconds / ownership.REQUEST_PAUSE + ownership.FREE_LOOKS + 5
+    most = seconds / ownership.MAILBOX_PAUSE + ownership.FREE_LOOKS + 5
     assert await _looks_in_vain(stage, monkeypatch, seconds) <= most
 
 
@@ -264,36 +245,20 @@ async def test_a_plan_without_a_process_is_edited_by_the_asking_process(stage: S
 async def test_an_edit_of_a_plan_that_is_being_cancelled_is_refused(stage: Stage) -> None:
     job = stage.spawn(stage.orchestrator(grace=50.0).run(chain("a", call="stubborn")))
     await durable_work.gate("a begun").wait()
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
         await edit_plan(stage.fleet(), "nightly", adding("c"))
     durable_work.gate("a").set()
     await job
 
 
-async def test_a_cancellation_while_the_request_waits_is_the_answer(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deaf(monkeypatch)
-    job = stage.spawn(stage.orchestrator(grace=50.0).run(chain("a", call="stubborn")))
-    await durable_work.gate("a begun").wait()
-    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
-    await asyncio.sleep(1.0)
-    await admin.cancel(stage.fleet(), "nightly")
-    with pytest.raises(PlanError, match="is being cancelled by ann: it cannot be edited"):
-        await asking
-    durable_work.gate("a").set()
-    await job
-    assert await requests(stage) == []
-
-
 async def test_a_request_that_this_version_does_not_know_is_answered(stage: Stage) -> None:
     await running(stage)
-    key = f"{requests_prefix('nightly')}1"
-    await stage.store.commit([PutRegister(key, {"kind": "dance", "at": stage.store.clock()}, None)])
+    key = f"{mailbox_prefix('nightly')}1"
+    await stage.store.commit([PutRegister(key, {"do": {"command": "Dance"}, "at": stage.store.clock()}, None)])
     await asyncio.sleep(2.0)
     (request,) = await requests(stage)
-    assert request["answer"]["error"] == "'nightly@here' does not know the request 'dance': its version differs"
+    assert "it does not know the command 'Dance': its version differs" in request["answer"]["failure"]["message"]
 
 
 # -- ends, deaths and silence ------------------------------------------------------------------------------------------
@@ -380,29 +345,29 @@ async def test_the_next_owner_applies_what_the_dead_one_did_not(stage: Stage, mo
 
 async def test_a_request_whose_process_died_is_applied_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed without a chance to withdraw it: the request stays."""
-    value = {"kind": "edit", "batch": adding("c").to_json(), "from": "bob", "at": stage.store.clock()}
+    value = {"do": EditPlan(adding("c")).to_json(), "at": stage.store.clock()}
     await insert_plan(stage.store, chain("a", "b", call="wait"))
-    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", value, None)])
+    await stage.store.commit([PutRegister(f"{mailbox_prefix('nightly')}1", value, None)])
     await left(stage.orchestrator().run_stored("nightly"), lambda: "c" in DONE, stage)
     stage.spawn(stage.orchestrator().run_stored("nightly"))
     await asyncio.sleep(10.0)
     assert edits_by((await stage.load()).plan, "bob") == 1
     (request,) = await requests(stage)
-    assert request["answer"]["version"] == 1
-    await asyncio.sleep(plan_requests.ANSWER_KEPT)
+    assert request["answer"]["done"]["version"] == 1
+    await asyncio.sleep(ownership.ANSWER_KEPT)
     assert await requests(stage) == []
 
 
-@pytest.mark.parametrize("jump", [0.0, 2 * plan_requests.ANSWER_KEPT])
+@pytest.mark.parametrize("jump", [0.0, 2 * ownership.ANSWER_KEPT])
 async def test_an_answer_waits_for_its_process_whatever_the_clock_of_the_store_does(stage: Stage, jump: float) -> None:
     """Once, an owner removed an answer at once when the clock of the store had jumped, and it was taken for refused."""
     await running(stage)
     asked_at = stage.store.clock() - jump
-    value = {"kind": "edit", "batch": adding("c").to_json(), "from": "bob", "at": asked_at}
-    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", value, None)])
-    await asyncio.sleep(plan_requests.ANSWER_KEPT - 60.0)
+    value = {"do": EditPlan(adding("c")).to_json(), "at": asked_at}
+    await stage.store.commit([PutRegister(f"{mailbox_prefix('nightly')}1", value, None)])
+    await asyncio.sleep(ownership.ANSWER_KEPT - 60.0)
     (request,) = await requests(stage)
-    assert request["answer"]["version"] == 1
+    assert request["answer"]["done"]["version"] == 1
     await asyncio.sleep(120.0)
     assert await requests(stage) == []
 
@@ -414,7 +379,7 @@ async def test_a_process_that_waits_too_long_learns_that_the_outcome_is_unknown(
     await running(stage)
     asking = asyncio.ensure_future(edit_plan(stage.fleet(), "nightly", adding("c")))
     await asyncio.sleep(1.0)
-    (request,) = await stage.store.registers(requests_prefix("nightly"))
+    (request,) = await stage.store.registers(mailbox_prefix("nightly"))
     await stage.store.commit([PutRegister(request.key, None, request.revision)])
     with pytest.raises(AnswerLost, match="Look whether it was applied: asterism plan story nightly"):
         await asking
@@ -437,7 +402,7 @@ def withdrawing_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]
 
     async def late(writes: Sequence[Write]) -> None:
         for write in (candidate for candidate in writes if isinstance(candidate, PutRegister)):
-            answers = write.key.startswith("request/") and write.value is not None
+            answers = write.key.startswith("mailbox/") and write.value is not None
             if answers and write.expected is not None and not withdrawn:
                 withdrawn.append(write.key)
                 await commit([PutRegister(write.key, None, write.expected)])
@@ -482,7 +447,7 @@ async def test_a_pause_is_answered_by_the_owner(stage: Stage) -> None:
         durable_work.gate(name).set()
     await asyncio.sleep(5.0)
     assert "b" not in DONE
-    assert await admin.unpause(stage.fleet(), "nightly")
+    assert await plan_actor.unpause_plan(stage.fleet(), "nightly")
     await job
     assert "b" in DONE
 
@@ -491,26 +456,7 @@ async def test_a_pause_that_nobody_obeys_yet_is_kept(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a"))
     answer = await pause_plan(stage.fleet(), "nightly")
     assert (answer.owner, answer.by) == (None, None)
-    assert await admin.pause_reason(stage.store, "nightly") == "by ann"
-
-
-async def test_a_pause_is_withdrawn_though_the_owner_answers_at_that_moment(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await insert_plan(stage.store, chain("a"))
-    await admin.pause(stage.fleet(), "nightly")
-    register = stage.store.register
-
-    async def answered_after_the_look(key: str) -> Any:
-        pause = await register(key)
-        if key == admin.pause_key("nightly"):
-            monkeypatch.setattr(stage.store, "register", register)
-            await stage.store.commit([PutRegister(key, {**pause.value, "applied_by": "x"}, pause.revision)])
-        return pause
-
-    monkeypatch.setattr(stage.store, "register", answered_after_the_look)
-    assert await admin.unpause(stage.fleet(), "nightly")
-    assert await admin.pause_reason(stage.store, "nightly") is None
+    assert (await read_head(stage.store, "nightly"))[0].paused == "by ann"
 
 
 async def test_the_owner_explains_what_only_it_knows(stage: Stage) -> None:
@@ -535,7 +481,7 @@ async def test_no_explanation_of_an_owner_that_is_silent(stage: Stage, monkeypat
     await running(stage)
     before = stage.now()
     assert await ask_why(stage.fleet(), "nightly", "b") is None
-    assert stage.now() - before <= plan_requests.WHY_TIMEOUT + 1.0
+    assert stage.now() - before <= plan_actor.WHY_TIMEOUT + 1.0
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -577,7 +523,9 @@ async def test_a_task_that_has_started_is_not_undone(stage: Stage) -> None:
 
 async def test_requests_are_removed_with_their_plan(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
-    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", {"kind": "why", "at": 0.0}, None)])
+    await stage.store.commit(
+        [PutRegister(f"{mailbox_prefix('nightly')}1", {"do": ExplainTask("a").to_json(), "at": 0.0}, None)]
+    )
     await asyncio.sleep(10_000.0)
     await stage.fleet().prune(1000.0)
     await stage.fleet().prune(1000.0)
@@ -639,7 +587,7 @@ async def test_an_edit_of_its_own_plan_during_a_reload_is_made_after_it(
     orchestrator = stage.orchestrator()
     stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
-    key, commit, answer = f"{requests_prefix('nightly')}0001", stage.store.commit, RequestHandler._answer
+    key, commit, answer = f"{mailbox_prefix('nightly')}0001", stage.store.commit, ownership.answer_messages
     edits = list[asyncio.Task[Any]]()
 
     async def withdrawing(writes: Sequence[Write]) -> Any:
@@ -649,16 +597,16 @@ async def test_an_edit_of_its_own_plan_during_a_reload_is_made_after_it(
             await commit([PutRegister(key, None, register.revision)])
         return await commit(writes)
 
-    def with_our_edit(self: RequestHandler, request: Any) -> Any:
-        answered = answer(self, request)
-        if not edits:
+    def with_our_edit(*arguments: Any) -> Any:
+        answered = answer(*arguments)
+        if answered and not edits:
             edit: Any = partial(edit_plan, orchestrator.fleet) if directly else orchestrator.edit
             edits.append(asyncio.ensure_future(edit("nightly", adding("c"))))
         return answered
 
     monkeypatch.setattr(stage.store, "commit", withdrawing)
-    monkeypatch.setattr(RequestHandler, "_answer", with_our_edit)
-    request = {"kind": "edit", "batch": adding("other", author="carol").to_json(), "from": "carol", "at": 0}
+    monkeypatch.setattr(ownership, "answer_messages", with_our_edit)
+    request = {"do": EditPlan(adding("other", author="carol")).to_json(), "at": 0}
     await commit([PutRegister(key, request, None)])
     await stage.until(lambda: edits)
     await edits[0]

@@ -14,11 +14,10 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.task import Task
-from asterism.durable import admin, compaction
-from asterism.durable.admin import reopen_plan
+from asterism.durable import compaction, plan_actor
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import UnknownConstellation, head_key, read_head
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import NotAnswered, edit_plan, retry_plan
 from asterism.fleet import retention
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import PutRegister, Query
@@ -65,12 +64,12 @@ async def test_a_failed_plan_is_retried_and_completed_work_is_not_done_again(sta
 async def test_a_dry_run_tells_what_would_run_again_and_writes_nothing(stage: Stage) -> None:
     await failed(stage)
     before, revision = await read_head(stage.store, "nightly")
-    reopened = await reopen_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=MEND, submit=True, dry_run=True)
+    reopened = await retry_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=MEND, submit=True, dry_run=True)
     assert set(reopened.tasks) == {"b", "c"}
     assert await read_head(stage.store, "nightly") == (before, revision)
     wrong = EditBatch((edits.UpdateTask("a", call=WORKS),), "ann")
     with pytest.raises(EditRejected):
-        await reopen_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=wrong, dry_run=True)
+        await retry_plan(stage.fleet(), "nightly", from_tasks=["b"], batch=wrong, dry_run=True)
 
 
 async def test_it_may_fail_again_and_be_retried_again(stage: Stage) -> None:
@@ -95,7 +94,7 @@ async def test_from_a_task_everything_below_runs_again(stage: Stage) -> None:
 async def test_after_a_crash_a_reopened_plan_is_resumed(stage: Stage) -> None:
     """The process dies between the commit that reopens the plan and its first step."""
     await failed(stage)
-    reopened = await reopen_plan(stage.fleet(), "nightly", batch=MEND)
+    reopened = await retry_plan(stage.fleet(), "nightly", batch=MEND)
     assert (reopened.tasks, reopened.version) == (("b",), 1)
     head, _ = await read_head(stage.store, "nightly")
     assert (head.state, head.owner, head.ended_at) == ("executing", None, None)
@@ -105,7 +104,7 @@ async def test_after_a_crash_a_reopened_plan_is_resumed(stage: Stage) -> None:
 
 async def test_of_two_retries_one_succeeds(stage: Stage) -> None:
     await failed(stage)
-    both = [reopen_plan(stage.fleet(), "nightly", batch=MEND) for _ in range(2)]
+    both = [retry_plan(stage.fleet(), "nightly", batch=MEND) for _ in range(2)]
     outcomes = await asyncio.gather(*both, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, PlanError)]
     assert len(refused) == 1
@@ -131,7 +130,7 @@ async def test_a_plan_that_is_running_cannot_be_retried(stage: Stage) -> None:
     with pytest.raises(
         AlreadyRunning, match="plan 'nightly' is run by 'nightly@here': it can be retried when it has e"
     ):
-        await reopen_plan(stage.fleet(), "nightly")
+        await retry_plan(stage.fleet(), "nightly")
     durable_work.gate("a").set()
     assert (await running).state == "completed"
     with pytest.raises(PlanError, match="in plan 'nightly' no task failed"):
@@ -151,25 +150,25 @@ async def test_a_cancelled_plan_stays_cancelled(stage: Stage) -> None:
     with pytest.raises(PlanError, match="plan 'nightly' was cancelled, for good"):
         await stage.orchestrator().retry("nightly", from_tasks=["a"])
     with pytest.raises(EditRejected, match="was cancelled, for good"):
-        await admin.edit(stage.fleet(), "nightly", EditBatch((edits.AddTask(task("b")),)))
+        await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((edits.AddTask(task("b")),)))
 
 
 async def test_a_retry_withdraws_the_pause_of_a_plan_that_ended(stage: Stage) -> None:
     await failed(stage)
-    paused = PutRegister(admin.pause_key("nightly"), {"why": "by bob"}, None)
-    await stage.store.commit([paused])
+    head, revision = await read_head(stage.store, "nightly")
+    await stage.store.commit([PutRegister(head_key("nightly"), head.changed(paused="by bob").to_json(), revision)])
     assert (await stage.orchestrator().retry("nightly", edits=MEND)).state == "completed"
-    assert await admin.pause_reason(stage.store, "nightly") is None
+    assert (await read_head(stage.store, "nightly"))[0].paused is None
 
 
 async def test_an_edit_that_adds_a_task_reopens_a_plan(stage: Stage) -> None:
     await failed(stage)
     fix = [edits.AddTask(task("fix")), edits.AddDependency("b", "fix", "failure", handled=True)]
-    dry, _, reopened, _ = await admin.try_edit(stage.fleet(), "nightly", EditBatch(tuple(fix)))
-    assert reopened
+    dry = await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch(tuple(fix)), dry_run=True)
+    assert dry.reopened
     assert (await read_head(stage.store, "nightly"))[0].ended, "only checked"
-    applied = await admin.edit(stage.fleet(), "nightly", EditBatch(tuple(fix)))
-    assert (applied.version, dry.version) == (1, 1)
+    applied = await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch(tuple(fix)))
+    assert (applied.applied.version, dry.applied.version) == (1, 1)
     head, _ = await read_head(stage.store, "nightly")
     assert (head.state, head.ended_at) == ("executing", None)
     result = await stage.orchestrator().run_stored("nightly")
@@ -180,7 +179,7 @@ async def test_an_edit_that_adds_a_task_reopens_a_plan(stage: Stage) -> None:
 async def test_other_edits_of_an_ended_plan_are_rejected(stage: Stage) -> None:
     await failed(stage)
     with pytest.raises(EditRejected, match=r"has ended .partially_failed.; only an edit that adds a task reopens it"):
-        await admin.edit(stage.fleet(), "nightly", EditBatch((edits.UpdateTask("c", timeout=1),)))
+        await plan_actor.edit_plan(stage.fleet(), "nightly", EditBatch((edits.UpdateTask("c", timeout=1),)))
 
 
 async def test_an_edit_of_a_plan_that_ended_a_moment_ago_waits_for_its_owner(stage: Stage) -> None:
@@ -190,12 +189,9 @@ async def test_an_edit_of_a_plan_that_ended_a_moment_ago_waits_for_its_owner(sta
     device = await stage.device("owner")
     ending = head.changed(state="executing", owner=device.session.id, ended_at=None)
     await stage.store.commit([PutRegister(head_key("nightly"), ending.to_json(), revision)])
-    batch = EditBatch((edits.AddTask(task("d")),))
-    with pytest.raises(EditRejected, match=r"plan 'nightly' has just ended .partially_failed.; edit it again when"):
-        await admin.edit(stage.fleet(), "nightly", batch)
-    with pytest.raises(AlreadyRunning, match="plan 'nightly' has just ended, and 'owner' has not left it yet"):
-        await reopen_plan(stage.fleet(), "nightly")
-    retry = asyncio.create_task(reopen_plan(stage.fleet(), "nightly"))
+    with pytest.raises(NotAnswered, match="'owner' runs plan 'nightly', but did not answer"):
+        await retry_plan(stage.fleet(), "nightly")
+    retry = asyncio.create_task(retry_plan(stage.fleet(), "nightly"))
     await asyncio.sleep(1.0)
     await stage.store.commit([PutRegister(head_key("nightly"), head.to_json(), revision + 1)])
     assert (await retry).tasks == ("b",)
@@ -240,7 +236,7 @@ async def prune_while_reopened(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
 
     async def reopened_first(store: Any, head: Any) -> None:
         monkeypatch.setattr(retention, "_remove_plan", remove_plan)
-        await reopen_plan(stage.fleet(), "nightly", batch=MEND)
+        await retry_plan(stage.fleet(), "nightly", batch=MEND)
         await remove_plan(store, head)
 
     await asyncio.sleep(10.0)
@@ -307,13 +303,13 @@ async def test_edits_of_a_retry_obey_the_rules_of_the_plan(
     await stage.orchestrator(**LIMITS).run(broken_plan())
     before = await read_head(stage.store, "nightly")
     if rule is None:
-        assert (await reopen_plan(stage.fleet(), "nightly", batch=batch, editor=editor)).version == 1
+        assert (await retry_plan(stage.fleet(), "nightly", batch=batch, editor=editor)).version == 1
         return
     with pytest.raises(EditRejected) as rejected:
-        await reopen_plan(stage.fleet(), "nightly", batch=batch, editor=editor)
+        await retry_plan(stage.fleet(), "nightly", batch=batch, editor=editor)
     assert [violation.rule for violation in rejected.value.violations] == [rule]
     assert await read_head(stage.store, "nightly") == before, "nothing runs again"
-    assert (await reopen_plan(stage.fleet(), "nightly", editor=editor)).tasks == ("b",)
+    assert (await retry_plan(stage.fleet(), "nightly", editor=editor)).tasks == ("b",)
 
 
 async def test_without_that_check_a_retry_would_apply_an_edit_that_needs_approval(
@@ -321,7 +317,7 @@ async def test_without_that_check_a_retry_would_apply_an_edit_that_needs_approva
 ) -> None:
     monkeypatch.setattr(WaitingEdits, "check_retry", lambda *about: None)
     await stage.orchestrator(**LIMITS).run(broken_plan())
-    assert (await reopen_plan(stage.fleet(), "nightly", batch=MEND)).version == 1
+    assert (await retry_plan(stage.fleet(), "nightly", batch=MEND)).version == 1
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

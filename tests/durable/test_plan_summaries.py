@@ -11,7 +11,7 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch
-from asterism.durable import admin, plan_summaries
+from asterism.durable import plan_actor, plan_summaries
 from asterism.durable.journal_store import StoredConstellation, head_key, insert_plan, load
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_plans
@@ -57,7 +57,9 @@ async def random_life(stage: Stage, seed: int) -> None:
     for _ in range(3):
         try:
             if chance.random() < 0.5:
-                await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"more{chance.random()}")),), "ann"))
+                await plan_actor.edit_plan(
+                    stage.fleet(), "nightly", EditBatch((AddTask(task(f"more{chance.random()}")),), "ann")
+                )
             else:
                 await stage.orchestrator().retry("nightly")
             await stage.orchestrator().run_stored("nightly")

@@ -12,10 +12,10 @@ from asterism.fleet.backfills import read_backfill, start_backfill
 from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import SCHEMA
-from asterism.durable import admin, durable_orchestrator, plan_turns
-from asterism.durable.admin import reopen_plan
-from asterism.durable.journal_store import OwnershipLost, head_key, read_heads
+from asterism.durable import durable_orchestrator, plan_actor, plan_turns
+from asterism.durable.journal_store import OwnershipLost, head_key, read_head, read_heads
 from asterism.durable.ownership import FleetMembership
+from asterism.durable.plan_actor import retry_plan
 from asterism.durable.plan_runner import PlanRunner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.plan_turns import AWAITED, plan_ahead, take_turn
@@ -77,7 +77,7 @@ async def test_plans_of_one_file_run_one_after_the_other_in_their_order(stage: S
     assert (await plan_ahead(stage.store, "b"), await plan_ahead(stage.store, "c")) == ("a", "a")
     told = await explain_task(stage.fleet(), "b", "b")
     assert [reason.text for reason in told.reasons] == ["the plan waits for its turn: plan a has not ended"]
-    await admin.cancel(stage.fleet(), "a")
+    await plan_actor.cancel_plan(stage.fleet(), "a")
     await until(stage, a="cancelled", b="completed", c="completed")
     order = {head.name: head.ended_at for head in await read_heads(stage.store)}
     assert order["a"] < order["b"] < order["c"]  # type: ignore[operator]
@@ -106,7 +106,7 @@ async def test_plans_with_another_key_do_not_wait_and_a_key_counts_over_files(st
     run(stage, keyed("c", "main"))
     await until(stage, b="completed", c="created")
     assert await plan_ahead(stage.store, "c") == "a"
-    await admin.cancel(stage.fleet(), "a")
+    await plan_actor.cancel_plan(stage.fleet(), "a")
     await until(stage, c="completed")
 
 
@@ -131,7 +131,7 @@ async def test_so_many_plans_run_at_once(stage: Stage) -> None:
         await until(stage, **{name: "executing" if name != "c" else "created"})
     await asyncio.sleep(30.0)
     assert not gate("c begun").is_set()
-    await admin.cancel(stage.fleet(), "b")
+    await plan_actor.cancel_plan(stage.fleet(), "b")
     await gate("c begun").wait()
 
 
@@ -154,7 +154,7 @@ async def test_a_newer_plan_replaces_the_older_ones(stage: Stage) -> None:
             await gate("a begun").wait()
     await until(stage, a="cancelled", b="cancelled", c="completed")
     assert DONE["b"] == 0
-    assert "replaced by plan" in str(await admin.cancel_reason(stage.store, "b"))
+    assert "replaced by plan" in str((await read_head(stage.store, "b"))[0].cancel_reason)
 
 
 async def test_what_nobody_runs_is_ended_and_replaced(stage: Stage) -> None:
@@ -178,7 +178,7 @@ async def test_a_schedule_and_a_person_share_the_turns(stage: Stage) -> None:
     [entry] = await stage.fleet().schedules.history("film")
     assert (entry.outcome, entry.what) == ("skipped", None)
     assert "plan 'film' has not ended" in entry.why
-    await admin.cancel(stage.fleet(), "film")
+    await plan_actor.cancel_plan(stage.fleet(), "film")
     await by_hand
     await asyncio.sleep(60.0)
     await SchedulePass(stage.fleet()).run_pass()
@@ -209,7 +209,7 @@ async def test_a_process_that_dies_while_its_plan_waits_lets_others_pass(stage: 
     waits.cancel()
     await asyncio.sleep(60.0)
     run(stage, plan("c"))
-    await admin.cancel(stage.fleet(), "a")
+    await plan_actor.cancel_plan(stage.fleet(), "a")
     await until(stage, a="cancelled", c="completed", b="created")
     await first
     await stage.orchestrator(host="b").run_stored("b")
@@ -231,7 +231,7 @@ async def test_a_plan_that_was_left_keeps_its_turn_until_it_is_resumed(stage: St
     run(stage, plan("b"))
     await asyncio.sleep(60.0)
     assert DONE["b"] == 0
-    await admin.cancel(stage.fleet(), "a")
+    await plan_actor.cancel_plan(stage.fleet(), "a")
     await stage.orchestrator(host="a").run_stored("a")
     await until(stage, b="completed")
 
@@ -406,7 +406,7 @@ async def test_a_plan_that_waits_can_be_cancelled(stage: Stage) -> None:
     await gate("a begun").wait()
     waits = run(stage, plan("b"))
     await until(stage, b="created")
-    await admin.cancel(stage.fleet(), "b")
+    await plan_actor.cancel_plan(stage.fleet(), "b")
     assert (await waits).state == "cancelled"
 
 
@@ -414,11 +414,11 @@ async def test_a_retried_plan_waits_again(stage: Stage) -> None:
     await stage.orchestrator().run(plan("a"))
     run(stage, plan("b", call="wait"))
     await gate("b begun").wait()
-    await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+    await retry_plan(stage.fleet(), "a", from_tasks=("a",))
     again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
     await asyncio.sleep(30.0)
     assert DONE["a"] == 1
-    await admin.cancel(stage.fleet(), "b")
+    await plan_actor.cancel_plan(stage.fleet(), "b")
     await again
     assert DONE["a"] == 2
 
@@ -432,7 +432,7 @@ async def test_a_plan_that_is_reopened_while_another_takes_its_turn_waits(
 
     async def late(writes: Any) -> Any:
         monkeypatch.setattr(stage.store, "commit", commit)
-        await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+        await retry_plan(stage.fleet(), "a", from_tasks=("a",))
         return await commit(writes)
 
     monkeypatch.setattr(stage.store, "commit", late)
@@ -497,7 +497,7 @@ async def waits_for_the_tick_behind_it(stage: Stage) -> None:
     await gate("a begun").wait()
     await submit_plan(stage.fleet(), plan("b"), options={AWAITED: "c"})
     await submit_plan(stage.fleet(), plan("c"))
-    await admin.cancel(stage.fleet(), "a")
+    await plan_actor.cancel_plan(stage.fleet(), "a")
     await until(stage, a="cancelled")
 
 
@@ -572,7 +572,7 @@ async def test_a_plan_that_is_retried_replaces_no_newer_one(stage: Stage) -> Non
     await stage.orchestrator().run(plan("a", "replace"))
     newer = run(stage, plan("b", "replace", call="wait"))
     await gate("b begun").wait()
-    await reopen_plan(stage.fleet(), "a", from_tasks=("a",))
+    await retry_plan(stage.fleet(), "a", from_tasks=("a",))
     again = stage.spawn(stage.orchestrator(host="a").run_stored("a"))
     await asyncio.sleep(30.0)
     assert (DONE["a"], (await states(stage))["b"]) == (1, "executing")

@@ -9,10 +9,9 @@ import pytest
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
-from asterism.durable import plan_cache
-from asterism.durable.journal_store import UnknownConstellation, insert_plan, load
-from asterism.durable.plan_cache import KeptPlan
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable import plan_actor, stored_plans
+from asterism.durable.journal_store import StoredConstellation, UnknownConstellation, insert_plan, load
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.stored_plans import read_plan, task_runs
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Store
@@ -27,12 +26,13 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The plans that are loaded from now on; those of two tasks are large."""
     names: list[str] = []
 
-    async def counted(store: Store, name: str) -> Any:
+    async def counted(store: Store, name: str, *conditions: Any) -> Any:
         names.append(name)
-        return await load(store, name)
+        return await load(store, name, *conditions)
 
-    monkeypatch.setattr(plan_cache, "load", counted)
-    monkeypatch.setattr(plan_cache, "LARGE", 2)
+    for module in (plan_actor, stored_plans):
+        monkeypatch.setattr(module, "load", counted)
+    monkeypatch.setattr(stored_plans, "LARGE", 2)
     return names
 
 
@@ -99,7 +99,7 @@ async def test_the_runs_of_one_task_are_searched_by_its_name(stage: Stage, monke
 
 
 async def test_only_so_many_tasks_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "MOST_TASKS", 5)
+    monkeypatch.setattr(stored_plans, "MOST_KEPT_TASKS", 5)
     fleet = stage.fleet()
     for name in ("one", "two", "three"):
         plan = Constellation(name)
@@ -113,10 +113,10 @@ async def test_only_so_many_tasks_are_kept(stage: Stage, monkeypatch: pytest.Mon
 async def test_ablation_without_the_mark_a_replaced_plan_is_told_from_memory(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def current(kept: KeptPlan, store: Store) -> bool:
+    async def current(store: Store, kept: StoredConstellation) -> bool:
         return True
 
-    monkeypatch.setattr(KeptPlan, "bring_up_to_date", current)
+    monkeypatch.setattr(stored_plans, "refresh", current)
     await insert_plan(stage.store, chain("a", "b"))
     fleet = stage.fleet()
     await read_plan(fleet, "nightly")

@@ -12,7 +12,7 @@ from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
 from asterism.core.plan.task import Task
 from asterism.durable import rejected_edits as module
 from asterism.durable.journal_store import UnknownConstellation, insert_plan
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.rejected_edits import record_rejection, rejected_edits
 from asterism.fleet import retention
 from asterism.store.store_errors import StoreReadOnly

@@ -13,7 +13,7 @@ from asterism.core.plan.journal import Edit
 from asterism.core.plan.task import Priority
 from asterism.core.run.run import CLAIMED, CREATED, Run
 from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.store.protocol import PutRegister, PutRun, Query
 from tests.durable import durable_work
 from tests.durable.durable_scenes import DONE, Stage, task

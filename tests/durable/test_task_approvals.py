@@ -13,7 +13,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import ApprovalForbidden, ApprovalGone, EditBatch, UpdateTask, WaitingEdit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import UnknownConstellation
-from asterism.durable.plan_requests import approve_edit, ask_why, edit_plan, refuse_edit
+from asterism.durable.plan_actor import approve_edit, ask_why, edit_plan, refuse_edit
 from tests.durable.durable_scenes import DONE, Stage, task
 
 pytestmark = pytest.mark.virtual_time

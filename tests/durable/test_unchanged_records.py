@@ -12,10 +12,9 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
 from asterism.durable import fleet_device
-from asterism.durable.admin import reopen_plan
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.fleet_device import FleetRoster
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan, retry_plan
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.orchestrator import unchanged_tasks
@@ -139,6 +138,6 @@ async def test_a_stored_plan_knows_its_file_and_its_author(stage: Stage) -> None
 
 async def test_the_edits_of_a_retry_are_those_of_their_editor(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
-    await reopen_plan(stage.fleet(), "nightly", batch=EditBatch((AddTask(task("b")),), editor="eve"), editor="robot")
+    await retry_plan(stage.fleet(), "nightly", batch=EditBatch((AddTask(task("b")),), editor="eve"), editor="robot")
     await edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),), editor="eve"))
     assert (await stage.load()).plan.edited == {"b": "robot"}

@@ -15,7 +15,7 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import COMPLETED, PROCESSING, Run
 from asterism.core.run.workflow import Workflow
-from asterism.durable import admin, compaction
+from asterism.durable import compaction, plan_actor
 from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.unwritten_runs import WRITE_AFTER, UnwrittenRuns
 from asterism.fleet import monitor, retention
@@ -180,7 +180,7 @@ async def test_a_set_up_of_a_process_that_is_gone_is_torn_down(stage: Stage) -> 
     await durable_work.gate("create begun").wait()
     line.cut = True
     await asyncio.sleep(200.0)
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     await behind(stage, Line(stage, 0.002)).run_stored("nightly")
     assert DONE == {"drop": 1}
 
@@ -226,7 +226,7 @@ async def test_work_of_a_plan_that_was_cancelled_meanwhile_is_given_to_nobody(st
     await durable_work.gate("a begun").wait()
     line.cut = True
     await asyncio.sleep(91.0)
-    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await plan_actor.cancel_plan(stage.fleet(), "nightly", "not tonight")
     await behind(stage, Line(stage, 0.002)).run_stored("nightly")
     await stage.device("kitchen")
     durable_work.gate("a begun").clear()

@@ -11,7 +11,7 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import Edit, RecordedConstellation, Step, UnreadableJournal
-from asterism.durable import compaction, durable_orchestrator, journal_store, plan_requests
+from asterism.durable import compaction, durable_orchestrator, journal_store, plan_actor
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import Notice, PutRegister, PutRun, Write
@@ -161,7 +161,7 @@ def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monke
     late: dict[JournalWriter, list[Write]] = {}
 
     def kept_back(self: JournalWriter, write: PutRegister | Notice) -> bool:
-        if not (isinstance(write, PutRegister) and write.key.startswith("request/")):
+        if not (isinstance(write, PutRegister) and write.key.startswith("mailbox/")):
             return stage(self, write)
         late.setdefault(self, []).append(write)
         return False
@@ -182,7 +182,7 @@ def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monke
 def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def kept(self: Any) -> None: ...
 
-    monkeypatch.setattr(plan_requests._StoredRequest, "withdraw", kept)
+    monkeypatch.setattr(plan_actor._Message, "withdraw", kept)
     noticed(when_small=False, first=22)
 
 

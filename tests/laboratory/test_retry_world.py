@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AsterismError, PlanError
-from asterism.durable import admin, compaction, journal_store
-from asterism.store.protocol import PutRegister
+from asterism.durable import compaction, journal_store
+from asterism.durable.commands import OpenPlan
 from tests.laboratory.simulator import plan_world, simulate
 from tests.laboratory.simulator.plan_world import RetryWorld
 
@@ -62,16 +62,7 @@ def noticed() -> None:
 @pytest.mark.long
 def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone: the head still says that the plan has ended, and nobody continues it."""
-    writes: Callable[..., Any] = admin._writes
-
-    async def alone(*arguments: Any) -> list[Any]:
-        return [
-            write
-            for write in await writes(*arguments)
-            if not (isinstance(write, PutRegister) and write.key == "plan/nightly")
-        ]
-
-    monkeypatch.setattr(admin, "_writes", alone)
+    monkeypatch.setattr(OpenPlan, "reopen", lambda self, *, submit: None)
     noticed()
 
 
@@ -80,7 +71,7 @@ def test_a_retry_that_is_refused_although_a_task_failed_is_noticed(monkeypatch: 
     async def refused(*_: Any, **__: Any) -> Any:
         raise PlanError("no task failed")
 
-    monkeypatch.setattr(plan_world, "reopen_plan", refused)
+    monkeypatch.setattr(plan_world, "retry_plan", refused)
     noticed()
 
 

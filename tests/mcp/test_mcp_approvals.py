@@ -12,7 +12,7 @@ from mcp import Client, MCPError
 from asterism.api.system import LocalSystem
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import ApprovalGone
-from asterism.durable.plan_requests import refuse_edit
+from asterism.durable.plan_actor import refuse_edit
 from asterism.mcp.mcp_approvals import Decision, decide
 from asterism.mcp.mcp_tools import TOOLS
 from tests.mcp.mcp_scenes import (

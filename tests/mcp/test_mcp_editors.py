@@ -18,9 +18,8 @@ from asterism.api.local.edit_handlers import cancel_obstacle
 from asterism.api.system import LocalSystem
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
-from asterism.durable.admin import cancel
 from asterism.durable.editor_budget import Budget, raise_budget
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import cancel_plan, edit_plan
 from asterism.mcp.mcp_tasks import Work, task_id
 from asterism.mcp.mcp_tools import TOOLS
 from asterism.models import ModelEditor
@@ -101,7 +100,7 @@ async def test_an_answer_to_a_cycle_is_that_of_an_editor() -> None:
         assert rules_of(refused) == ["scope"]
         with pytest.raises(Refused, match=r"has scopes\. A person does with: asterism plan release-cycle nightly 1"):
             await call(ann, "release_cycle", plan="nightly", cycle=1)
-        await cancel(stage.fleet(), "nightly")
+        await cancel_plan(stage.fleet(), "nightly")
         open_gates()
         await ended(ann)
 
@@ -125,7 +124,7 @@ async def untrusted_plan(*credential: str) -> AsyncIterator[tuple[Client, Client
         await call(ann, "submit_plan", text=text)
         await gate("a begun").wait()
         yield ann, robot
-        await cancel(stage.fleet(), "nightly")
+        await cancel_plan(stage.fleet(), "nightly")
         open_gates()
         await ended(ann)
 

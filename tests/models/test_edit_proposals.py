@@ -26,7 +26,7 @@ from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import EditWaits
 from asterism.core.record import replace
 from asterism.core.run.session import Session
-from asterism.durable import admin, plan_requests, read_account
+from asterism.durable import plan_actor, read_account
 from asterism.durable.editor_budget import Account, Spent
 from asterism.fleet.fleet import Fleet
 from asterism.mcp.mcp_tools import TOOLS, McpHost
@@ -229,7 +229,7 @@ async def test_nothing_is_paid_for_a_request_that_is_blank_or_too_long(
 async def test_a_request_that_cannot_succeed_is_not_paid_for() -> None:
     proposer, caller = model(CHAT)
     async with stored() as system:
-        await admin.cancel(system.fleet, "nightly")
+        await plan_actor.cancel_plan(system.fleet, "nightly")
         with pytest.raises(PlanError, match="is being cancelled"):
             await ask(proposer, system)
     async with stored() as system:
@@ -526,7 +526,7 @@ async def test_the_tasks_of_an_edit_that_nobody_approved_in_time_are_not_counted
             await apply(system, await ask(proposer, system))
         with pytest.raises(NoProposal, match="1 of 1 task is spent"):
             await ask(proposer, system)
-        await plan_requests.refuse_edit(system.fleet, "nightly", 1)  # in another process, or at its end
+        await plan_actor.refuse_edit(system.fleet, "nightly", 1)  # in another process, or at its end
         await ask(proposer, system)
         assert await spent_tasks(system) == 0
 
@@ -534,10 +534,10 @@ async def test_the_tasks_of_an_edit_that_nobody_approved_in_time_are_not_counted
 @pytest.mark.parametrize(
     ("error", "counted"),
     [
-        (plan_requests.AnswerLost("lost"), 1),
+        (plan_actor.AnswerLost("lost"), 1),
         (asyncio.CancelledError(), 1),
         (StoreUnavailable("gone"), 1),
-        (plan_requests.NotAnswered("withdrawn"), 0),
+        (plan_actor.NotAnswered("withdrawn"), 0),
     ],
 )
 async def test_tasks_are_not_counted_only_if_it_is_certain_that_they_were_not_added(
@@ -551,7 +551,7 @@ async def test_tasks_are_not_counted_only_if_it_is_certain_that_they_were_not_ad
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(plan_requests, "edit_plan", broken)
+            patch.setattr(plan_actor, "edit_plan", broken)
             with pytest.raises(type(error)):
                 await apply(system, proposal)
         assert await spent_tasks(system) == counted

@@ -11,8 +11,8 @@ import pytest
 from asterism import Constellation, EditEvent, Task, TaskEvent
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.durable import go_on_without_editor, raise_budget, read_account
+from asterism.durable.plan_actor import ask_why, refuse_edit
 from asterism.durable.plan_metrics import plan_families
-from asterism.durable.plan_requests import ask_why, refuse_edit
 from asterism.fleet import retention
 from asterism.models import Budget, ModelEditor, StoreCassette
 from asterism.models.budget import Price

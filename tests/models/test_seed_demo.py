@@ -10,7 +10,7 @@ from asterism import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import WAITING
 from asterism.durable.approval_store import list_approvals
-from asterism.durable.plan_requests import approve_edit
+from asterism.durable.plan_actor import approve_edit
 from asterism.models import Budget, ModelEditor, StoreCassette
 from tests.durable.durable_scenes import staged
 from tests.models.editor_scenes import ScriptedCaller, add

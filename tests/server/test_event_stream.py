@@ -17,8 +17,8 @@ from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.task import Task
 from asterism.durable import compaction
 from asterism.durable.journal_store import insert_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.plan_history import PlanFollower, plan_events
-from asterism.durable.plan_requests import edit_plan
 from asterism.server import event_stream, request_guard
 from asterism.server.event_stream import EventBuffer
 from asterism.store.store_errors import StoreUnavailable

@@ -24,7 +24,7 @@ from asterism.base.listen_address import ListenAddress
 from asterism.core.errors import AsterismError
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_actor import edit_plan
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.server import event_stream

@@ -30,7 +30,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.record import encode
 from asterism.core.run.workflow import Workflow
-from asterism.durable import plan_requests, plan_runner
+from asterism.durable import plan_actor, plan_runner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.device import agent as device_agent
 from asterism.fleet.fleet import Fleet
@@ -410,7 +410,7 @@ async def test_a_request_that_is_not_done_when_the_server_stops_gets_a_problem_d
         await asyncio.Event().wait()
 
     monkeypatch.setattr(endpoint, "STOP_GRACE", 0.1)
-    monkeypatch.setattr(plan_requests, "edit_plan", never)
+    monkeypatch.setattr(plan_actor, "edit_plan", never)
     monkeypatch.setattr(Fleet, "coordinator", never)
     async with stores(tmp_path) as (fleet, _):
         plan = Constellation("p")

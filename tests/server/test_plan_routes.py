@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 import httpx
@@ -12,7 +11,6 @@ import pytest
 from asterism.api.local import edit_handlers
 from asterism.api.local.edit_handlers import EditedPlans
 from asterism.base.http_limits import RequestRefused
-from asterism.durable import plan_cache
 from asterism.durable.plan_submissions import SUBMITTED
 from asterism.durable.stored_plans import times_of
 from asterism.store.protocol import Query
@@ -283,38 +281,6 @@ async def test_edits_are_limited_in_a_minute() -> None:
         assert (await client.get(PLAN)).status_code == 200
         await stage.fleet().clock.sleep(61.0)
         assert (await client.post(f"{PLAN}/edits", json={"edits": []})).status_code == 200
-
-
-async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an order, each of them loads it, and all but one are in vain and begin again."""
-    loads = 0
-    load, take = plan_cache.KeptPlan, plan_cache.take
-
-    def counted(*arguments: Any) -> plan_cache.KeptPlan:
-        nonlocal loads
-        loads += 1
-        return load(*arguments)
-
-    async def slow(*arguments: Any) -> plan_cache.KeptPlan:
-        taken = await take(*arguments)
-        await asyncio.sleep(0)
-        return taken
-
-    async with plan_server() as (scene, stage), scene.client() as client:
-        await stored(stage)
-        monkeypatch.setattr(plan_cache, "KeptPlan", counted)
-        monkeypatch.setattr(plan_cache, "take", slow)
-
-        async def edit(number: int) -> int:
-            add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}
-            return (await client.post(f"{PLAN}/edits", json={"edits": [add]})).status_code
-
-        assert await asyncio.gather(*(edit(number) for number in range(6))) == [200] * 6
-        assert loads == 1
-        monkeypatch.setattr(EditedPlans, "alone", lambda *_: contextlib.nullcontext())  # the ablation
-        scene.fleet.kept_plans.clear()
-        assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
-        assert loads > 6
 
 
 async def test_the_size_of_a_plan_that_runs_here_is_not_read_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs, and packs the records it replaced
 ``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
-``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
 ``approval_store``        the edits that wait for a person, and the rules for that
 ``editor_budget``         what an editor may spend on a plan, what it has spent, and who decides if that is all
 ``rejected_edits``        the newest rejected edits of a plan
@@ -23,9 +22,8 @@
 ``plan_turns``            how many plans of one file run at a time, if it has ``overlap``
 ``runner_registers``      which plan runners live, and what they are to run
 ``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
-``admin``                 edit, pause, cancel and retry a stored plan from any process; find its owner
-``plan_cache``            loaded plans that a process keeps for the next reader and the next edit
-``plan_requests``         requests to the process that runs a plan, and its answers, through the store
+``plan_actor``            ``open_plan``: a plan and its mailbox; commands are done by the process that has it open
+``commands``              what may be asked of a plan: edit, approve, retry, pause, cancel, answer a cycle, …
 ========================  ==============================================================================================
 
 How they work together: ``DurableOrchestrator`` uses the scheduler and the execution of ``asterism.orchestrator``, with
@@ -48,13 +46,12 @@ Invariants:
 - If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
 - A plan that has ended is reopened by one commit, which writes the record and the head.
 - Replaying the journal gives the plan that its owner had, to the byte.
-- A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
-- A request to edit is applied once: the edit and its answer are one commit, which expects the request. A process that
-  runs the plan asks itself, without a request in the store.
+- A cancellation is final, a pause can be ended. Both are facts of the head, which every owner obeys.
+- A command is done once: what it changes and its answer are one commit, which expects the message. The process that
+  runs the plan does its own commands without a message.
 
 To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
-that older stores can be read. To add a request to a running plan, add a ``RequestKind`` to ``KINDS`` of
-``ownership``.
+that older stores can be read. To add a command, add a class to ``commands``.
 """
 
 from typing import TYPE_CHECKING
@@ -63,12 +60,10 @@ from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.durable.approval_store import list_approvals as list_approvals
-    from asterism.durable.cycle_requests import CycleList as CycleList
-    from asterism.durable.cycle_requests import CycleView as CycleView
-    from asterism.durable.cycle_requests import answer_cycle as answer_cycle
-    from asterism.durable.cycle_requests import claim_cycle as claim_cycle
-    from asterism.durable.cycle_requests import list_cycles as list_cycles
-    from asterism.durable.cycle_requests import release_cycle as release_cycle
+    from asterism.durable.commands import CycleList as CycleList
+    from asterism.durable.commands import CycleView as CycleView
+    from asterism.durable.commands import EditAnswer as EditAnswer
+    from asterism.durable.commands import PauseAnswer as PauseAnswer
     from asterism.durable.durable_orchestrator import DurableOrchestrator as DurableOrchestrator
     from asterism.durable.editor_budget import go_on_without_editor as go_on_without_editor
     from asterism.durable.editor_budget import raise_budget as raise_budget
@@ -80,6 +75,17 @@ if TYPE_CHECKING:
     from asterism.durable.journal_store import UnknownConstellation as UnknownConstellation
     from asterism.durable.journal_store import insert_plan as insert_plan
     from asterism.durable.journal_store import load as load
+    from asterism.durable.plan_actor import AnswerLost as AnswerLost
+    from asterism.durable.plan_actor import NotAnswered as NotAnswered
+    from asterism.durable.plan_actor import answer_cycle as answer_cycle
+    from asterism.durable.plan_actor import approve_edit as approve_edit
+    from asterism.durable.plan_actor import claim_cycle as claim_cycle
+    from asterism.durable.plan_actor import edit_plan as edit_plan
+    from asterism.durable.plan_actor import list_cycles as list_cycles
+    from asterism.durable.plan_actor import pause_plan as pause_plan
+    from asterism.durable.plan_actor import refuse_edit as refuse_edit
+    from asterism.durable.plan_actor import release_cycle as release_cycle
+    from asterism.durable.plan_actor import undo_edit as undo_edit
     from asterism.durable.plan_history import PastPlan as PastPlan
     from asterism.durable.plan_history import PlanEvent as PlanEvent
     from asterism.durable.plan_history import PlanEvents as PlanEvents
@@ -90,15 +96,6 @@ if TYPE_CHECKING:
     from asterism.durable.plan_history import plan_at as plan_at
     from asterism.durable.plan_history import plan_events as plan_events
     from asterism.durable.plan_history import versions as versions
-    from asterism.durable.plan_requests import AnswerLost as AnswerLost
-    from asterism.durable.plan_requests import EditAnswer as EditAnswer
-    from asterism.durable.plan_requests import NotAnswered as NotAnswered
-    from asterism.durable.plan_requests import PauseAnswer as PauseAnswer
-    from asterism.durable.plan_requests import approve_edit as approve_edit
-    from asterism.durable.plan_requests import edit_plan as edit_plan
-    from asterism.durable.plan_requests import pause_plan as pause_plan
-    from asterism.durable.plan_requests import refuse_edit as refuse_edit
-    from asterism.durable.plan_requests import undo_edit as undo_edit
     from asterism.durable.rejected_edits import RejectedEdit as RejectedEdit
     from asterism.durable.rejected_edits import rejected_edits as rejected_edits
     from asterism.durable.stored_plans import task_logs as task_logs

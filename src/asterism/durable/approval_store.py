@@ -2,35 +2,29 @@
 
 The rules and the scopes of editors are terms of the head, so every owner of the plan obeys them. A waiting edit is a
 register beside the journal (``approval/NAME/000003``). It is written, and decided, in one commit with the entry of the
-story and with the edit itself, by the owner of the plan or, if no process runs it, by the process that asks
-(``admin.py``). So an edit is approved once, and applied with its approval or not at all, whatever crashes. A plan
-without rules costs nothing: if an edit of it waits all the same, because its editor may have read untrusted data, the
-head gets the term in that commit.
+story and with the edit itself, by the process that has the plan open. So an edit is approved once, and applied with its
+approval or not at all, whatever crashes. A plan without rules costs nothing: if an edit of it waits all the same,
+because its editor may have read untrusted data, the head gets the term in that commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.edits import WAITING, WaitingEdit
 from asterism.core.plan.plan_options import APPROVAL_TIMEOUT
-from asterism.durable.journal_store import Head, StoredConstellation, read_head
-from asterism.fleet.joinable_devices import known_devices
+from asterism.durable.commands import Journal
+from asterism.durable.journal_store import Head, read_head
 from asterism.orchestrator.waiting_edits import WaitingEdits
-from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
+from asterism.store.protocol import Notice, PutRegister, Register, Store
 
 TERM = "approvals"
 SCOPES = "scopes"
 
 MOST_DECIDED = 50
 """How many decided edits of a plan are kept."""
-
-
-Stage = Callable[[PutRegister | Notice], object]
-"""Takes a write for the commit of the step that is being recorded. Returns True if it replaces an earlier one of that
-commit."""
 
 
 def approval_prefix(name: str) -> str:
@@ -74,12 +68,6 @@ def scopes_of(head: Head) -> tuple[EditScope, ...]:
     return tuple(map(EditScope.from_json, head.terms.get(SCOPES, ())))
 
 
-def set_terms(waiting: WaitingEdits, head: Head) -> None:
-    """Let edits wait by the terms that are stored with their plan."""
-    waiting.rules, waiting.timeout = rules_of(head)
-    waiting.scopes, waiting.escalation = scopes_of(head), escalation_of(head)
-
-
 async def list_approvals(store: Store, name: str) -> list[WaitingEdit]:
     """The edits of a plan that wait for a person, and the newest ones that were decided, oldest first. Raises
     UnknownConstellation."""
@@ -102,35 +90,39 @@ async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
 
 
 class ApprovalRecords:
-    """The registers of the waiting edits of a plan, as the process that may change the plan knows them. ``add_term``
-    gives the head the term of a plan with waiting edits; None if it has it."""
+    """The registers of the waiting edits of a plan, as the process that has the plan open knows them."""
 
-    def __init__(
-        self,
-        name: str,
-        stage: Stage,
-        records: Sequence[tuple[WaitingEdit, Register]],
-        add_term: Callable[[], object] | None = None,
-    ) -> None:
-        self._name, self._stage, self._add_term = name, stage, add_term
-        self.edits = [edit for edit, _ in records]
+    def __init__(self, journal: Journal, records: Sequence[tuple[WaitingEdit, Register]]) -> None:
+        self._journal, self._edits = journal, [edit for edit, _ in records]
         self._revisions = {edit.id: register.revision for edit, register in records}
         self._decided = [edit.id for edit, _ in records if edit.state != WAITING]
 
-    def save(self, edit: WaitingEdit) -> None:
-        if self._add_term is not None:
-            self._add_term()
-            self._add_term = None
+    @classmethod
+    async def read(cls, store: Store, journal: Journal) -> ApprovalRecords:
+        return cls(journal, await _read(store, journal.head))
+
+    def attach(self, waiting: WaitingEdits) -> None:
+        """Let edits wait by the terms that are stored with their plan, beside those that wait already."""
+        head = self._journal.head
+        waiting.rules, waiting.timeout = rules_of(head)
+        waiting.scopes, waiting.escalation = scopes_of(head), escalation_of(head)
+        waiting.save = self._save
+        waiting.restore(self._edits)
+
+    def _save(self, edit: WaitingEdit) -> None:
+        journal, head = self._journal, self._journal.head
+        if TERM not in head.terms:  # the first waiting edit: every later owner looks for it
+            journal.stage_head(terms={TERM: {"rules": [], "timeout": APPROVAL_TIMEOUT}, **head.terms})
         if edit.state == WAITING:
-            self._stage(_notice(self._name, edit))
+            journal.stage(_notice(head.name, edit))
         revision = self._revisions.get(edit.id)
-        if not self._stage(PutRegister(approval_key(self._name, edit.id), edit.to_json(), revision)):
+        if not journal.stage(PutRegister(approval_key(head.name, edit.id), edit.to_json(), revision)):
             self._revisions[edit.id] = (revision or 0) + 1
         if edit.state != WAITING:
             self._decided.append(edit.id)
             if len(self._decided) > MOST_DECIDED:
                 old = self._decided.pop(0)
-                self._stage(PutRegister(approval_key(self._name, old), None, self._revisions.pop(old)))
+                journal.stage(PutRegister(approval_key(head.name, old), None, self._revisions.pop(old)))
 
 
 def _notice(name: str, edit: WaitingEdit) -> Notice:
@@ -139,30 +131,3 @@ def _notice(name: str, edit: WaitingEdit) -> Notice:
     by = f" by {' or '.join(edit.by)}" if edit.by else ""
     message = f"plan {name}: {edit.subject} {still}waits for approval {edit.id}{by} (asterism plan approvals {name})"
     return Notice(at, "approval", message)
-
-
-def terms_with_approvals(head: Head) -> dict[str, Any]:
-    """The terms of a plan that gets its first waiting edit."""
-    return {TERM: {"rules": [], "timeout": APPROVAL_TIMEOUT}, **head.terms}
-
-
-async def read_records(store: Store, head: Head, stage: Stage, add_term: Callable[[], object]) -> ApprovalRecords:
-    """The waiting edits of a plan."""
-    if TERM in head.terms:
-        return ApprovalRecords(head.name, stage, await _read(store, head))
-    return ApprovalRecords(head.name, stage, (), add_term)
-
-
-async def waiting_edits_at_rest(
-    store: Store, stored: StoredConstellation, add_term: Callable[[], object], *, devices: bool = True
-) -> tuple[WaitingEdits, list[Write]]:
-    """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps. Without
-    ``devices`` no edit may name a device."""
-    writes: list[Write] = []
-    records = await read_records(store, stored.head, writes.append, add_term)
-    known = await known_devices(store) if devices else None
-    waiting = WaitingEdits(stored.plan, store.clock, devices=lambda: known)
-    set_terms(waiting, stored.head)
-    waiting.restore(records.edits)
-    waiting.save = records.save
-    return waiting, writes

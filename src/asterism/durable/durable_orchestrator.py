@@ -31,8 +31,8 @@ from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.record import replace
 from asterism.core.run.session import PLAN
 from asterism.core.run.workflow import Workflow
-from asterism.durable.admin import cancel_reason, live_owner, reopen_plan
 from asterism.durable.approval_store import approval_terms
+from asterism.durable.commands import CancelPlan
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
 from asterism.durable.journal_store import (
     OwnershipLost,
@@ -44,8 +44,9 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
-from asterism.durable.plan_submissions import check_place, readable_files
-from asterism.durable.plan_summaries import ENDED
+from asterism.durable.plan_actor import retry_plan
+from asterism.durable.plan_submissions import check_place, plan_cancelling, readable_files
+from asterism.durable.plan_summaries import ENDED, live_owner
 from asterism.durable.plan_turns import entering, take_turn, turn_terms
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken, measure
@@ -212,7 +213,7 @@ class DurableOrchestrator(PlanCommands):
         Raises PlanError, EditRejected, and what ``run_stored`` raises."""
         batch = None if edits is None else EditBatch.of(edits)
         first, conditions = tuple(from_tasks), self.options.conditions
-        await reopen_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
+        await retry_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
         return await self.run_stored(name)
 
     async def standby(self, name: str) -> Result:
@@ -236,7 +237,7 @@ class DurableOrchestrator(PlanCommands):
                         break
                     if ahead != told:
                         self.waits_for_turn(name, ahead)
-                        if await cancel_reason(self.fleet.store, ahead) is not None:
+                        if await plan_cancelling(self.fleet.store, ahead):
                             await replaced.enter_async_context(beside(self._end_cancelled(ahead)))
                     told = ahead
         return told is not None
@@ -354,7 +355,7 @@ class DurableOrchestrator(PlanCommands):
         if ownership is None:
             self.scheduler.find(plan_id)  # raises PlanError
             raise OwnershipLost(f"plan {plan_id!r} is being left by this process")
-        await ownership.cancel(lambda: self.scheduler.find(plan_id), hard=hard)
+        await ownership.cancel(CancelPlan(hard=hard), lambda: self.scheduler.find(plan_id))
 
     async def _change(self, plan_id: str, change: Callable[[], Value]) -> Value:
         ownership = self._owned.get(plan_id)

@@ -378,7 +378,7 @@ async def tasks_paid(fleet: Fleet, plan: str, batch: EditBatch, *, dry_run: bool
     """Count the tasks that a batch of a model adds, which the block applies; not if it is certain that it did not, and
     that the batch does not wait for a person. Without an account there is no limit. Raises PlanError if the budget does
     not allow them."""
-    from asterism.durable.plan_requests import AnswerLost
+    from asterism.durable.plan_actor import AnswerLost
 
     store, tasks = fleet.store, tasks_added(batch)
     answer = f"{new_id(store.clock(), fleet.chance)} {edits_key(batch.edits)}"

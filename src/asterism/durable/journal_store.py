@@ -14,6 +14,7 @@ apart, whatever their clocks say: the late one learns it from the store, before 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,7 @@ from asterism.store.protocol import (
     FILE_USES,
     PLANS,
     ExpectRegister,
+    Notice,
     PlanRow,
     PutPlan,
     PutRegister,
@@ -102,7 +104,7 @@ class ReloadRequired(OwnershipLost):
 
 
 class Head(Record, forbid_unknown_fields=True):
-    """The head of a stored plan. Only its owner writes it."""
+    """The head of a stored plan. Only who has the plan open writes it."""
 
     name: str
     state: str
@@ -111,11 +113,11 @@ class Head(Record, forbid_unknown_fields=True):
     """Options that every owner uses: those of the lock, and those of the runs."""
 
     owner: str | None = None
-    """The session that runs the plan, or ran it last."""
+    """The session that runs the plan, or ran it last. One that owned it for a moment is not named."""
 
     device: str | None = None
     epoch: int = 0
-    """How many owners there were."""
+    """How many owners there were, also for a moment."""
 
     first: int = 1
     """The number of the first record of the journal."""
@@ -124,6 +126,12 @@ class Head(Record, forbid_unknown_fields=True):
     schema: int = SCHEMA
     cancelling: bool = False
     """Whether the plan is being cancelled, by this owner and every later one."""
+
+    cancel_reason: str | None = None
+    """Who cancels or cancelled the plan, and why."""
+
+    paused: str | None = None
+    """Who paused the plan, and why; None if it is not paused."""
 
     began: int = 1
     """The value of ``first`` when the plan was stored."""
@@ -181,9 +189,28 @@ class StoredConstellation(Struct):
     garbage: Sequence[str] = ()
     """The keys of old records and parts that were not removed."""
 
+    mark: str | None = None
+    """The mark of the last record."""
+
     def summary(self, head: Head, *, records: int = 0) -> PutPlan:
         """The write of its summary, as it is now, after that of ``head`` and of so many new records."""
         return summary_of(head, self.plan, self.lock.opened, self.number + records, list(self.lock.cycles))
+
+    def next_record(
+        self, head: Head, steps: Sequence[Step], mark: str, writes: Sequence[Write] = (), *, listed: bool = False
+    ) -> list[Write]:
+        """The next commit of the plan: a record with these steps, the head if it changes, and other writes. It expects
+        the last record: the number of the next one may be free because the journal was removed."""
+        fences: list[Write] = [ExpectRegister(record_key(head.name, self.number), 1)]
+        if head is not self.head:
+            fences.append(PutRegister(head_key(head.name), head.to_json(), self.revision))
+        record = step_record(head.name, self.number + 1, head.epoch, steps, mark, listed=listed)
+        return [*fences, record, *writes]
+
+    def written(self, head: Head, steps: Sequence[Step], mark: str | None) -> None:
+        """The next record is written."""
+        self.number, self.steps, self.mark = self.number + 1, self.steps + len(steps), mark
+        self.head, self.revision = head, self.revision + (head is not self.head)
 
 
 def head_key(name: str) -> str:
@@ -356,6 +383,46 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
     raise StoreBusy(f"the journal of plan {name!r} is compacted faster than it can be read; try again")
 
 
+async def refresh(store: Store, stored: StoredConstellation) -> bool:
+    """Bring a loaded plan up to date: replay what was written since. False if that is not known: the plan was
+    compacted, replaced or restored."""
+    name, (head, revision) = stored.head.name, await read_head(store, stored.head.name)
+    last = await store.register(record_key(name, stored.number))
+    if head.began != stored.head.began or last is None or last.value.get("mark") != stored.mark:
+        return False
+    stored.plan.ended_runs, stored.plan.urged = None, {}  # only an owner needs them
+    while await store.register(following := record_key(name, stored.number + 1)) is not None:
+        records = {record_number(register): register.value for register in await store.registers(following[:-1])}
+        while (record := records.get(stored.number + 1)) is not None:
+            steps = steps_of(checked_record(name, stored.number + 1, record))
+            await fetch_results(store, steps)
+            replay(stored.plan, stored.lock, steps)
+            stored.written(stored.head, steps, record.get("mark"))
+        await asyncio.sleep(0)
+    stored.head, stored.revision = head, revision
+    return True
+
+
+def keep(plans: dict[str, StoredConstellation], stored: StoredConstellation, most: int) -> None:
+    """Keep a loaded plan, as the newest of those that have ``most`` tasks together."""
+    plans.pop(stored.head.name, None)
+    plans[stored.head.name] = stored
+    while len(plans) > 1 and sum(len(other.plan) for other in plans.values()) > most:
+        del plans[next(iter(plans))]
+
+
+async def initial_plan(store: Store, name: str) -> Constellation | None:
+    """The plan as it was stored; None once its journal has been compacted. Raises UnknownConstellation."""
+    head, _ = await read_head(store, name)
+    first = await store.register(record_key(name, head.first)) if head.first == head.began else None
+    if first is None:
+        return None
+    others = range(head.first + 1, head.first + first.value["of"])
+    parts = [first, *[await store.register(record_key(name, number)) for number in others]]
+    texts = [part.value["text"] for part in parts if part is not None]
+    return Constellation.from_json(json.loads("".join(texts))["plan"]) if len(texts) == len(parts) else None
+
+
 async def complete_summary(store: Store, row: PlanRow) -> PlanSummary | None:
     """The summary of a plan whose row in the list has none, an old one, or one that does not name its running tasks:
     the plan is read in full. The summary is stored if the plan is still the same. None if the plan was removed
@@ -398,7 +465,7 @@ async def _decode(
     garbage += sorted(parts.keys() - set(_named_parts(head)))
     last = max(number for number in records if number >= head.first)
     steps = sum(len(some) for _, some in rest)
-    return StoredConstellation(head, revision, plan, lock, last, steps, garbage)
+    return StoredConstellation(head, revision, plan, lock, last, steps, garbage, records[last].get("mark"))
 
 
 def _replay_records(
@@ -535,3 +602,13 @@ async def _fetch(store: Store, reference: Mapping[str, Any], task: str) -> Any:
 def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str, *, listed: bool = False) -> Write:
     """The write of a record with steps."""
     return PutRegister(record_key(name, number), JournalRecord(SCHEMA, epoch, mark, steps, listed), None)
+
+
+def stage_write(writes: list[Write], write: PutRegister | Notice) -> bool:
+    """Add a write to those of a commit. Returns whether it replaces an earlier one of the same register."""
+    for index, staged in enumerate(writes):
+        if isinstance(staged, PutRegister) and isinstance(write, PutRegister) and staged.key == write.key:
+            writes[index] = replace(write, expected=staged.expected)
+            return True
+    writes.append(write)
+    return False

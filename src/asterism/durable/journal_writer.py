@@ -36,18 +36,14 @@ from asterism.durable.journal_store import (
     OwnershipLost,
     ReloadRequired,
     StoredConstellation,
-    head_key,
     record_key,
-    step_record,
+    stage_write,
     store_results,
 )
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.retention import PREFIX
-from asterism.fleet.sent_events import TAKEN
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import (
-    PLAN_REQUESTS,
-    ExpectRegister,
     Notice,
     PutLog,
     PutPriority,
@@ -101,7 +97,8 @@ class JournalWriter:
         self._waiting: list[asyncio.Future[None]] = []
         self._events: list[Event] = []  # of the steps that are recorded
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
-        self._head_changes: dict[str, object] = {}  # for the next commit
+        self.head = stored.head  # as the next commit leaves it
+        self._head_due = False
         self._ends: list[UnwrittenEnd] = []
         self._unlisted: list[Run] = []  # that have ended by the journal, and are not in the store
         self._list_due = False
@@ -117,10 +114,6 @@ class JournalWriter:
         stored.plan.record = self.record
 
     @property
-    def head(self) -> Head:
-        return self._stored.head
-
-    @property
     def plan(self) -> RecordedConstellation:
         return self._stored.plan
 
@@ -132,7 +125,7 @@ class JournalWriter:
 
     def publish(self, event: Event) -> None:
         """Deliver an event as soon as everything recorded up to now is durable."""
-        if self._steps or self._head_changes:
+        if self._steps or self._head_due:
             self._events.append(event)
         elif self._events_in_flight is not None:
             self._events_in_flight.append(event)
@@ -164,7 +157,7 @@ class JournalWriter:
 
     def stage_head(self, **changes: object) -> None:
         """Change the head with the next commit."""
-        self._head_changes |= changes
+        self.head, self._head_due = self.head.changed(**changes), True
 
     def stage_end(self, run: Run, log: Sequence[PutLog], execution: tuple[str, int]) -> None:
         """A run has ended; a step that follows says so of the execution. Its log is written in the commit of that."""
@@ -182,13 +175,7 @@ class JournalWriter:
     def stage(self, write: PutRegister | Notice) -> bool:
         """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
         of that commit."""
-        for index, staged in enumerate(self._writes):
-            if isinstance(staged, PutRegister) and isinstance(write, PutRegister) and staged.key == write.key:
-                self._writes[index] = replace(write, expected=staged.expected)
-                return True
-        if not self.sealed:
-            self._writes.append(write)
-        return False
+        return not self.sealed and stage_write(self._writes, write)
 
     def seal(self) -> None:
         """Discard what is recorded and write nothing more: the plan stays as the store has it."""
@@ -311,13 +298,8 @@ class JournalWriter:
         """Commit the next record, with the changed head and these writes, until it is known to have happened. Runs
         that are ``urged`` get their priorities. Raises OwnershipLost if another process wrote its number."""
         stored, number = self._stored, self._stored.number + 1
-        changes, self._head_changes = self._head_changes, {}
-        new = stored.head.changed(**changes) if changes else stored.head
-        listed, views = self._views(new, ends, at_once=bool(changes))
-        # the previous record has to be there: its successor's number may be free because the journal was removed
-        fences: list[Write] = [ExpectRegister(record_key(new.name, stored.number), 1)]
-        if changes:
-            fences.append(PutRegister(head_key(new.name), new.to_json(), stored.revision))
+        new, self._head_due = self.head, False
+        listed, views = self._views(new, ends, at_once=new is not stored.head)
         tried, failures = False, 0
         refused: Conflict | None = None
         prioritised: list[PutRun | PutPriority] = []
@@ -328,10 +310,10 @@ class JournalWriter:
                 if refused is not None and not any(refused.concerns("run", run_id) for run_id in _runs_of(prioritised)):
                     raise self._refusal(refused)
                 results = await store_results(self._store, self.plan, number, steps)
-                record = step_record(new.name, number, new.epoch, steps, self._mark, listed=listed)
                 tried, refused = True, None
                 prioritised = await self._prioritised(urged, writes) if urged else []
-                await self._store.commit([*fences, record, *results, *writes, *prioritised, *views])
+                also = [*results, *writes, *prioritised, *views]
+                await self._store.commit(stored.next_record(new, steps, self._mark, also, listed=listed))
                 break
             except Conflict as conflict:
                 refused = conflict
@@ -349,8 +331,7 @@ class JournalWriter:
                 log.warning("the journal of plan %s waits for the store: %s", self.head.name, error)
                 failures += 1
                 await self._clock.sleep(retry_delay(failures, *COMMIT_RETRY_PAUSES, self._chance))
-        stored.number, stored.steps = number, stored.steps + len(steps)
-        stored.head, stored.revision = new, stored.revision + bool(changes)
+        stored.written(new, steps, self._mark)
 
     def _views(self, head: Head, ends: list[UnwrittenEnd], *, at_once: bool) -> tuple[bool, list[Write]]:
         """What lists show of the plan, as it is now, if this commit writes it: the runs that have ended, and the
@@ -375,11 +356,7 @@ class JournalWriter:
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
         if conflict.kind in ("run", "key"):
             return ReloadRequired(f"another process has written or changed {conflict.what}")
-        if conflict.what.removeprefix("register ").startswith(PLAN_REQUESTS):
-            return ReloadRequired(f"{conflict.what} was withdrawn before it was answered")
-        if conflict.what.removeprefix("register ").startswith(TAKEN):
-            return ReloadRequired("another plan of its file has taken the event")
-        return ReloadRequired(f"{conflict.what} was written by another process")  # its owner, or who edited it at rest
+        return ReloadRequired(f"{conflict.what} was written by another process")
 
     async def _is_written(self, number: int) -> bool:
         register = await self._store.register(record_key(self.head.name, number))

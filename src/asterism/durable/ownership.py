@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -21,10 +21,9 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.plan.edits import EditWaits
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
-from asterism.durable.admin import cancel_reason, live_owner, pause_key, pause_reason
-from asterism.durable.approval_store import ApprovalRecords, read_records, set_terms, terms_with_approvals
+from asterism.durable.approval_store import ApprovalRecords
 from asterism.durable.awaited_world import AwaitedWorld
-from asterism.durable.cycle_requests import ANSWER, CLAIM, CYCLES, RELEASE
+from asterism.durable.commands import CancelPlan, OpenPlan
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_store import (
     Head,
@@ -34,10 +33,10 @@ from asterism.durable.journal_store import (
     head_key,
     load,
     read_head,
-    record_key,
 )
 from asterism.durable.journal_writer import JournalWriter
-from asterism.durable.plan_requests import APPROVE, EDIT, REFUSE, WHY, RequestHandler, RunningPlan
+from asterism.durable.plan_actor import answer_messages, is_answered, mailbox_prefix
+from asterism.durable.plan_summaries import live_owner
 from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
@@ -46,12 +45,11 @@ from asterism.orchestrator.events import EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
-from asterism.store.optimistic_update import retried, until_available
-from asterism.store.protocol import PutRegister, Query, for_plan
+from asterism.store.optimistic_update import retried, try_commit, until_available
+from asterism.store.protocol import PutRegister, Query, Register, for_plan
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
@@ -64,19 +62,19 @@ HAND_BACK_TIMEOUT = 30.0
 LAST_COMMIT_TIMEOUT = 2.0
 """Seconds that a leaving orchestrator waits for the store."""
 
-REQUEST_INTERVAL = 1.0
-"""Seconds between two looks for requests to the plan without being woken."""
+MAILBOX_INTERVAL = 1.0
+"""Seconds between two looks into the mailbox of the plan without being woken."""
 
-REQUEST_PAUSE = 0.1
-"""Seconds between two looks for requests when too many were in vain, however often the store wakes this process."""
+MAILBOX_PAUSE = 0.1
+"""Seconds between two looks when too many were in vain, however often the store wakes this process."""
 
 FREE_LOOKS = 10
-"""How many looks in vain, one after the other, are not too many. A request wakes its owner when it is made, answered
+"""How many looks in vain, one after the other, are not too many. A message wakes its owner when it is sent, answered
 and removed. So an editor that sends an edit whenever the last one was answered is answered at once."""
 
-
-KINDS = {kind.name: kind for kind in (EDIT, WHY, CYCLES, CLAIM, RELEASE, ANSWER, APPROVE, REFUSE)}
-"""The requests that the owner of a plan answers."""
+ANSWER_KEPT = 600.0
+"""After how many seconds an owner removes an answer that nobody collected: seconds of the owner's own clock since it
+first saw the answer. The clock of the store may jump, and the process would take a fresh answer for lost."""
 
 
 class FleetMembership:
@@ -137,7 +135,7 @@ class Ownership:
         self._paused = False  # by a call in this process
         self._owned = False  # whether this process has been the owner
         self._stored: StoredConstellation | None = None
-        self.running: RunningPlan | None = None
+        self.running: OpenPlan | None = None
 
     @property
     def head(self) -> Head:
@@ -177,15 +175,13 @@ class Ownership:
     @retried
     async def _keep_or_claim(self, name: str) -> None:
         """Find out who owns the plan, since its head or journal has changed. If no process does, this one takes it with
-        a commit of the head alone: from then on, nobody edits it at rest while it is loaded. Raises OwnershipLost."""
+        a commit of the head alone: from then on, nobody owns it for a moment while it is loaded. Raises
+        OwnershipLost."""
         store, agent = self._fleet.store, self._member.agent
-        assert self._stored is not None
         head, revision = await read_head(store, name)
-        following = await store.register(record_key(name, self._stored.number + 1))
-        foreign = following is not None and following.value["epoch"] != head.epoch  # not an edit at rest
-        if head.owner == agent.session.id and not foreign:
+        if head.owner == agent.session.id:
             return
-        if self._owned or foreign or head.ended or await live_owner(store, head) is not None:
+        if self._owned or head.ended or await live_owner(store, head) is not None:
             raise OwnershipLost(f"another process continues plan {name!r}: {head.device}")
         claimed = head.changed(owner=agent.session.id, device=agent.name)
         await store.commit([PutRegister(head_key(name), claimed.to_json(), revision)])
@@ -216,21 +212,22 @@ class Ownership:
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state=state, **span)
             self._take_work()
             plan = await self._device.attach(journal)
-            pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
-            cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
-            stage = functools.partial(_stage_approvals, journal)
-            records = functools.partial(read_records, store, stored.head, journal.stage, stage)
-            approvals = await until_available(clock, records)
+            approvals = await until_available(clock, lambda: ApprovalRecords.read(store, journal))
+            messages = await until_available(clock, lambda: store.registers(mailbox_prefix(name)))
+            if messages:
+                await self._scheduler.roster.learn_devices()
             execution, world = self._start(stored, journal, owner, approvals, trace)
-            self.running = RunningPlan(agent.name, execution, journal, owner, PlanMask(stored.plan))
+            plan_open = OpenPlan(stored, journal, execution.waiting, store.clock, execution, owner, agent.name)
+            self.running = plan_open
             self._started.set()
-            if stored.head.cancelling or cancel is not None:
-                self._cancel(execution, journal, cancel)
-            elif pause or self._paused:  # before any task can start
+            if stored.head.cancelling:  # before any task can start
+                execution.cancel(stored.head.cancel_reason or "")
+            elif stored.head.paused is not None or self._paused:
                 execution.pause()
+            answered = answer_messages(plan_open, messages)
             jobs = [
-                asyncio.create_task(self._follow_requests(self.running, pause)),
+                asyncio.create_task(self._follow_mailbox(plan_open, bool(answered))),
                 asyncio.create_task(world.follow()),
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
@@ -275,9 +272,7 @@ class Ownership:
         self._options.adopt(lock)
         self._options.add_ranks(plan)
         execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
-        set_terms(execution.waiting, stored.head)
-        execution.waiting.save = approvals.save
-        execution.waiting.restore(approvals.edits)
+        approvals.attach(execution.waiting)
         world = execution.waits.world = AwaitedWorld(self._fleet.store, journal, execution)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
@@ -332,7 +327,7 @@ class Ownership:
                 raise waits
             return changed
 
-    async def _changeable(self) -> RunningPlan | None:
+    async def _changeable(self) -> OpenPlan | None:
         """The plan as soon as it can be changed; None if it is left for good."""
         while not self._ended.done():
             if self.running is not None and self.running.journal.sealed:
@@ -347,63 +342,55 @@ class Ownership:
                 started.cancel()
         return None
 
-    async def cancel(self, find: Callable[[], Execution], *, hard: bool) -> None:
+    async def cancel(self, command: CancelPlan, find: Callable[[], Execution]) -> None:
         """Cancel the plan, and wait until its end is durable. Any later owner would cancel it too."""
 
         def cancel() -> None:
-            execution = find()
+            find()  # raises if the plan does not run here any more
             assert self.running is not None
-            self.running.journal.stage_head(cancelling=True, state="cancelling")
-            execution.cancel()
-            if hard:
-                execution.cancel_hard()
+            command.perform(self.running)
 
         await self.change(cancel)
         await asyncio.shield(self._ended)
 
-    def _cancel(self, execution: Execution, journal: JournalWriter, reason: str | None) -> None:
-        """Cancel the plan because an earlier owner had begun to, or because of a request in the store (``reason``)."""
-        if execution.done.done():
-            return
-        if not journal.head.cancelling:
-            execution.plan.note(self._scheduler.now(), "asked to cancel", None, reason or "")
-            journal.stage_head(cancelling=True, state="cancelling")  # in one commit with the note
-        execution.cancel(reason or "")
-
-    async def _follow_requests(self, plan: RunningPlan, paused: bool) -> None:
-        """Look in the store for requests to the plan: edit, explain, pause, resume or cancel it. A pause or resume in
-        this process holds until the request in the store changes."""
-        store, execution, device = self._fleet.store, plan.execution, plan.device
-        name, handler = execution.plan.id, RequestHandler(self._fleet, plan, KINDS)
+    async def _follow_mailbox(self, plan: OpenPlan, answered: bool) -> None:
+        """Do what is asked of the plan in its mailbox. With ``answered`` some of it is done, and not written."""
+        store, clock, name = self._fleet.store, self._fleet.clock, plan.name
         watch = store.watch(frozenset({for_plan(name)}))
-        vain = 0
+        vain, seen = 0, dict[str, float]()  # since when each answer waits for its process
         try:
-            while not execution.cancelling:
+            if answered:
+                await plan.journal.commit()
+            while plan.active:
                 answers = 0
                 with contextlib.suppress(StoreUnavailable):
-                    cancel = await cancel_reason(store, name)
-                    if cancel is not None:
-                        self._cancel(execution, plan.journal, cancel)
-                        return
-                    pause = await store.register(pause_key(name))
-                    if (pause is not None) != paused:
-                        paused = pause is not None
-                        (execution.pause if paused else execution.resume)()
-                    if pause is not None and pause.value.get("applied_by") != device:
-                        answered = {**pause.value, "applied_by": device}
-                        await plan.journal.commit(PutRegister(pause.key, answered, pause.revision))
-                    answers = await handler.answer_all()
+                    messages = await store.registers(mailbox_prefix(name))
+                    answers = await self._empty(plan, messages)
+                    seen = {each.key: seen.get(each.key, clock.time()) for each in messages if is_answered(each)}
+                    for each in messages:
+                        if clock.time() - seen.get(each.key, clock.time()) > ANSWER_KEPT:
+                            await try_commit(store, [PutRegister(each.key, None, each.revision)])
                 vain = 0 if answers else vain + 1
-                wait = REQUEST_INTERVAL
+                wait = MAILBOX_INTERVAL
                 if vain > FREE_LOOKS:
-                    await self._fleet.clock.sleep(REQUEST_PAUSE)
-                    wait -= REQUEST_PAUSE
+                    await clock.sleep(MAILBOX_PAUSE)
+                    wait -= MAILBOX_PAUSE
                 if not await watch.wait(wait):
                     vain = 0  # it was quiet
-        except OwnershipLost as lost:  # the plan is reloaded or left, and the requests are read again
-            log.info("requests to plan %s are not followed any more: %s", name, lost)
+        except OwnershipLost as lost:  # the plan is reloaded or left, and the messages are read again
+            log.info("messages to plan %s are not followed any more: %s", name, lost)
         finally:
             watch.close()
+
+    async def _empty(self, plan: OpenPlan, messages: Sequence[Register]) -> int:
+        """Answer messages, in one commit with what they change. Returns how many. Raises OwnershipLost and
+        StoreUnavailable."""
+        if not all(map(is_answered, messages)):
+            await plan.running.roster.learn_devices()
+        answers = answer_messages(plan, messages)
+        if answers:
+            await plan.journal.commit()
+        return len(answers)
 
 
 def _lose(lost: asyncio.Future[AsterismError], error: AsterismError) -> None:
@@ -418,11 +405,6 @@ def _job_ended(lost: asyncio.Future[AsterismError], job: asyncio.Task[None]) -> 
         _lose(lost, error)
     elif error is not None:
         log.error("a bug in Asterism", exc_info=error)
-
-
-def _stage_approvals(journal: JournalWriter) -> None:
-    """The plan gets its first waiting edit: every later owner looks for it."""
-    journal.stage_head(terms=terms_with_approvals(journal.head))
 
 
 async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:

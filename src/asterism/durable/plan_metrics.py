@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
 from asterism.core.schedule.ticks import without_time
-from asterism.durable.admin import cancel_key
 from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
 from asterism.durable.plan_summaries import live_sessions, open_runs, running_tasks, state_name
@@ -28,7 +27,6 @@ async def plan_families(store: Store, window: float) -> list[Family]:
     """The metrics of the plans of a store; plans that cannot be read are only counted by state."""
     heads = await read_heads(store)
     live = await live_sessions(store, {head.owner for head in heads if not head.ended})
-    requests = {register.key for register in await store.registers(cancel_key(""))}
     plans = {}
     for head in _recent(heads, store.clock() - window):
         try:
@@ -43,8 +41,7 @@ async def plan_families(store: Store, window: float) -> list[Family]:
     states: Counter[tuple[str, ...]] = Counter()
     for head in heads:
         state = plans[head.name].record.plan.state if head.name in plans else head.state
-        cancelling = head.cancelling or cancel_key(head.name) in requests
-        states[(state_name(state, live.get(head.owner or ""), cancelling=cancelling),)] += 1
+        states[(state_name(state, live.get(head.owner or ""), cancelling=head.cancelling),)] += 1
     accounts = [(name, await read_account(store, name)) for name in plans]
     spent = [(without_time(name), account.spent) for name, account in accounts if account is not None]
     return [

@@ -20,10 +20,10 @@ from asterism.base.clock import beside, first_of, new_id, stopped
 from asterism.base.error_log import RecurringError
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.schedule.schedule import Schedule
-from asterism.durable.admin import live_owner
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
 from asterism.durable.plan_submissions import open_submissions, plan_ended
+from asterism.durable.plan_summaries import live_owner
 from asterism.durable.plan_turns import awaited_plan, take_turn
 from asterism.durable.runner_registers import RUNNER_RENEWAL, announce_runner, plan_schedules, withdraw_runner
 from asterism.fleet.device.membership import DeviceNameTaken

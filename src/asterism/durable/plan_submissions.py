@@ -34,8 +34,6 @@ from asterism.core.schedule import ticks
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import TickValues
 from asterism.core.schedule.ticks import Calendar, CalendarTick, TickWork, ticks_between
-from asterism.durable import admin
-from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.journal_store import (
     ConstellationExists,
     UnknownConstellation,
@@ -47,6 +45,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.plan_summaries import ListedPlan, UnreadablePlan, list_plans
 from asterism.durable.plan_turns import AWAITED, entering, turn_terms
+from asterism.durable.runner_registers import SUBMITTED, submission
 from asterism.execution.artifacts import ArtifactProblem, Artifacts
 from asterism.execution.plan_tick import with_tick
 from asterism.fleet.fleet import Fleet
@@ -175,24 +174,26 @@ async def plan_succeeded(store: Store, name: str) -> bool:
 
 async def run_again(fleet: Fleet, name: str, reason: str) -> None:
     """Run again what failed in a plan that has ended. Raises PlanError if that cannot be."""
-    from asterism.durable.admin import reopen_plan
+    from asterism.durable.plan_actor import retry_plan
 
-    await reopen_plan(fleet, name, reason=reason, submit=True)
+    await retry_plan(fleet, name, reason=reason, submit=True)
 
 
 async def plan_cancelling(store: Store, name: str) -> bool:
-    """Whether a stored plan is being cancelled, or is to be: a request for that is stored."""
+    """Whether a stored plan is being cancelled, by its owner or the next one."""
     try:
         head, _ = await read_head(store, name)
     except (UnknownConstellation, UnreadableJournal):
         return False
-    return not head.ended and (head.cancelling or await admin.cancel_reason(store, name) is not None)
+    return not head.ended and head.cancelling
 
 
 async def cancel_plan(fleet: Fleet, name: str, reason: str) -> None:
     """Ask the owner of a plan to cancel it. Does nothing if it has ended."""
+    from asterism.durable import plan_actor
+
     with contextlib.suppress(PlanError):  # it has ended
-        await admin.cancel(fleet, name, reason)
+        await plan_actor.cancel_plan(fleet, name, reason)
 
 
 # -- files of tasks ----------------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ def summary_of(
         "ended_at": plan.ended_at,
         "closed": head.ended,
         "cancelling": head.cancelling,
+        "cancel_reason": head.cancel_reason,
+        "paused": head.paused,
         "owner": head.owner,
         "device": head.device,
         "epoch": head.epoch,
@@ -127,17 +129,18 @@ class PlanSummary(Record, kw_only=True):
     waits: str = ""
     """What it waits for, if no task runs."""
 
+    paused: str | None = None
+    cancel_reason: str | None = None
+    """Who asked for it, and why."""
+
 
 class ListedPlan(Record):
     """A plan in a list: its summary, and what is so at this moment. ``owner`` is the live session that runs the plan,
-    ``gone`` the one that ran it last, if none does. ``paused`` and ``cancel_request`` say who asked and why.
-    ``waiting`` is how many approvals wait for a person; ``budget_held`` whether the budget of its editor is spent;
-    ``runs`` are the runs of its running tasks, by task."""
+    ``gone`` the one that ran it last, if none does. ``waiting`` is how many approvals wait for a person;
+    ``budget_held`` whether the budget of its editor is spent; ``runs`` are the runs of its running tasks, by task."""
 
     summary: PlanSummary
     owner: Session | None = None
-    paused: str | None = None
-    cancel_request: str | None = None
     gone: Session | None = None
     waiting: int = 0
     budget_held: bool = False
@@ -176,7 +179,12 @@ class ListedPlan(Record):
     @property
     def cancelling(self) -> bool:
         """Whether the plan has not ended and its owner, or its next owner, cancels it."""
-        return self.summary.state not in ENDED and (self.summary.cancelling or self.cancel_request is not None)
+        return self.summary.state not in ENDED and self.summary.cancelling
+
+    @property
+    def paused(self) -> str | None:
+        """Who paused the plan, and why; None if it is not paused, or has ended."""
+        return None if self.summary.closed else self.summary.paused
 
     @property
     def budget_spent(self) -> bool:
@@ -322,16 +330,13 @@ async def _waiting_edits(store: Store, plan: PlanSummary) -> int:
 
 
 def _listed(row: PlanRow, plan: PlanSummary, moment: _Moment) -> ListedPlan:
-    cancel_request = None if row.cancel is None else str(row.cancel["why"])
     budget_held = plan.cycles > 0 and row.budget is not None and row.budget["account"].get("held_since") is not None
     if plan.closed:
-        return ListedPlan(plan, cancel_request=cancel_request, budget_held=budget_held)
+        return ListedPlan(plan, budget_held=budget_held)
     owner = moment.live.get(plan.owner or "")
     return ListedPlan(
         plan,
         owner,
-        paused=None if row.paused is None else str(row.paused["why"]),
-        cancel_request=cancel_request,
         gone=None if owner is not None else moment.known.get(plan.owner or ""),
         waiting=moment.waiting.get(plan.name, 0),
         budget_held=budget_held,
@@ -353,6 +358,18 @@ async def open_runs(store: Store, running: Mapping[str, Iterable[Sequence[Any]]]
         dead = run.status in OWNED and run.session not in live
         runs_by_plan[plan][task] = run.changed(device=None, started_at=None) if dead else run
     return runs_by_plan
+
+
+async def live_owner(store: Store, head: Head) -> Session | None:
+    """The live session that runs a plan; None if no process does."""
+    return None if head.owner is None else (await live_sessions(store, [head.owner])).get(head.owner)
+
+
+async def last_owner(store: Store, head: Head) -> Session | None:
+    """The session that ran a plan last, though it is gone; None if there was none, or it is forgotten."""
+    if head.owner is None:
+        return None
+    return next((session for session in await store.sessions(ended=True) if session.id == head.owner), None)
 
 
 async def live_sessions(store: Store, among: Iterable[str | None] | None = None) -> dict[str, Session]:

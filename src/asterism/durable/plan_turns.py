@@ -27,13 +27,12 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import UnreadableJournal
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import PLAN
-from asterism.durable import admin
-from asterism.durable.journal_store import UnknownConstellation, load, read_head, record_key, step_record
-from asterism.durable.plan_summaries import live_sessions
+from asterism.durable.journal_store import UnknownConstellation, load, read_head
+from asterism.durable.plan_summaries import live_owner, live_sessions
 from asterism.durable.runner_registers import is_to_be_run, plan_schedules, submit_again
 from asterism.fleet.fleet import Fleet
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write
+from asterism.store.protocol import PutRegister, Store, Write
 
 TURNS = "plan-turns/"
 """The prefix of the keys of registers, one for each file."""
@@ -106,7 +105,7 @@ async def awaited_plan(store: Store, name: str) -> str | None:
     with contextlib.suppress(UnknownConstellation, UnreadableJournal):
         head, _ = await read_head(store, name)
         awaited = head.terms.get(AWAITED)
-        if awaited is None or await admin.cancel_reason(store, name) is not None:
+        if awaited is None or head.cancelling:
             return None
         if (await read_head(store, awaited))[0].state != ConstellationState.COMPLETED:
             return str(awaited)
@@ -143,12 +142,12 @@ async def _turn(store: Store, name: str, fleet: Fleet | None) -> str | None:
         head, _ = await read_head(store, name)
     except (UnknownConstellation, UnreadableJournal):  # its runner reports that
         return None
-    if TURN not in head.terms or head.ended or await admin.cancel_reason(store, name) is not None:
+    if TURN not in head.terms or head.ended or head.cancelling:
         return None
     file, overlap, parallel = head.terms[TURN]
     turns = await _read(store, file)
     if name in turns.running:
-        if fleet is not None and await admin.live_owner(store, head) is None:
+        if fleet is not None and await live_owner(store, head) is None:
             await store.commit([turns.put(turns.running, turns.waiting)])
         return None
     holders = await _holders(store, turns.running)
@@ -178,10 +177,9 @@ async def _fence(fleet: Fleet, name: str) -> list[Write]:
     with contextlib.suppress(UnknownConstellation, UnreadableJournal):
         stored = await load(fleet.store, name)
         if not stored.head.ended:
-            last = ExpectRegister(record_key(name, stored.number), 1)
+            head = stored.head.changed(epoch=stored.head.epoch + 1, owner=None)  # as another owner would
             mark = new_id(fleet.store.clock(), fleet.chance)
-            record = step_record(name, stored.number + 1, stored.head.epoch + 1, [], mark)  # as another owner would
-            return [last, record, stored.summary(stored.head, records=1)]
+            return stored.next_record(head, [], mark, [stored.summary(head, records=1)])
     return []
 
 
@@ -245,9 +243,10 @@ async def _may_go_on(store: Store, name: str) -> bool:
 
 async def _replace(fleet: Fleet, name: str, by: str) -> None:
     """Cancel a plan that ``by`` replaces. If no process runs it, or its process dies, a plan runner ends it."""
+    from asterism.durable.plan_actor import cancel_plan
+
     with contextlib.suppress(PlanError, UnreadableJournal):  # it has ended, or cannot be read
-        if await admin.cancel_reason(fleet.store, name) is None:
-            await admin.cancel(fleet, name, f"replaced by plan {by} of the same file or key")
+        await cancel_plan(fleet, name, f"replaced by plan {by} of the same file or key")
         head, _ = await read_head(fleet.store, name)
-        if not head.ended and await admin.live_owner(fleet.store, head) is None:
+        if not head.ended and await live_owner(fleet.store, head) is None:
             await submit_again(fleet, name)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import contextlib
 
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
-from asterism.durable.admin import SUBMITTED, submission
 from asterism.durable.journal_store import read_head
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SCHEDULES, decode
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import PutRegister, Register, Store
+
+SUBMITTED = "submitted/"
+
+
+async def submission(fleet: Fleet, name: str) -> PutRegister:
+    """The write that lets a plan runner run a plan (plan_submissions.py), as part of a commit."""
+    register = await fleet.store.register(f"{SUBMITTED}{name}")
+    by = {"by": fleet.by, "at": fleet.store.clock()}
+    return PutRegister(f"{SUBMITTED}{name}", by, None if register is None else register.revision)
+
 
 RUNNERS = "runner/"
 RUNNER_RENEWAL, RUNNER_TIMEOUT = 30.0, 90.0

@@ -27,22 +27,24 @@ from asterism.core.record import Record, field
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.core.run.transitions import attempts_of, was_executed
-from asterism.durable import plan_cache
-from asterism.durable.admin import cancel_reason, last_owner, live_owner, pause_reason
 from asterism.durable.approval_store import waiting_approvals
 from asterism.durable.editor_budget import Account, read_account
 from asterism.durable.journal_store import (
     StoredConstellation,
     UnknownConstellation,
     decode_head,
+    keep,
     load,
+    refresh,
 )
-from asterism.durable.plan_requests import ask_why
+from asterism.durable.plan_actor import ask_why
 from asterism.durable.plan_summaries import (
     ListedPlan,
     PlanSummary,
     UnreadablePlan,
     is_with_owner,
+    last_owner,
+    live_owner,
     open_runs,
     phase_of,
     running_tasks,
@@ -59,15 +61,13 @@ from asterism.store.store_errors import StoreUnavailable
 
 
 class StoredPlan(Record):
-    """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
-    ``cancel_request`` say who asked and why. ``waiting`` are the edits that wait for a person, ``account`` is what its
-    editor may spend and has spent. ``runs`` are the runs of its running tasks, as ``open_runs`` returns them. ``ahead``
-    is the plan for which it waits before any process runs it."""
+    """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``waiting``
+    are the edits that wait for a person, ``account`` is what its editor may spend and has spent. ``runs`` are the runs
+    of its running tasks, as ``open_runs`` returns them. ``ahead`` is the plan for which it waits before any process
+    runs it."""
 
     record: StoredConstellation
     owner: Session | None
-    paused: str | None = None
-    cancel_request: str | None = None
     gone: Session | None = None
     waiting: Sequence[WaitingEdit] = ()
     account: Account | None = None
@@ -80,8 +80,12 @@ class StoredPlan(Record):
         record, held = self.record, self.account is not None and self.account.held_since is not None
         fields = {**record.summary(record.head).summary, "running": running_tasks(record.plan)}
         summary = PlanSummary(name=record.head.name, **fields)
-        requests = self.owner, self.paused, self.cancel_request
-        return ListedPlan(summary, *requests, self.gone, len(self.waiting), held, self.runs)
+        return ListedPlan(summary, self.owner, self.gone, len(self.waiting), held, self.runs)
+
+    @property
+    def paused(self) -> str | None:
+        """See ``ListedPlan``."""
+        return None if self.record.head.ended else self.record.head.paused
 
     def phase(self, node: Node) -> str | None:
         """What a task does that counts as running: queued, starting or running; None for others."""
@@ -121,23 +125,35 @@ class StoredPlan(Record):
         return self.listed.state_name
 
 
+LARGE, MOST_KEPT_TASKS = 1_000, 50_000
+"""From how many tasks on a plan is kept for readers, and how many these plans have together."""
+
+
+async def _read_record(fleet: Fleet, name: str) -> StoredConstellation:
+    """A plan as it is now. To read a large plan again costs what is new in its journal, not the whole journal."""
+    kept: StoredConstellation | None = fleet.read_plans.pop(name, None)  # it is kept again if nothing fails
+    current = kept is not None and await refresh(fleet.store, kept)
+    record = kept if kept is not None and current else await load(fleet.store, name)
+    if len(record.plan) >= LARGE:
+        keep(fleet.read_plans, record, MOST_KEPT_TASKS)
+    return record
+
+
 async def read_plan(fleet: Fleet, name: str, *, for_thread: bool = False) -> StoredPlan:
     """A plan as it is now, for reading. The same object may be brought up to date at the next call: a caller that reads
     it in another thread asks for a copy of its own. Raises UnknownConstellation."""
-    record = await load(fleet.store, name) if for_thread else await plan_cache.read(fleet, name)
-    cancel_request = await cancel_reason(fleet.store, name)
+    record = await load(fleet.store, name) if for_thread else await _read_record(fleet, name)
     account = await read_account(fleet.store, name)
     if record.head.ended:
-        return StoredPlan(record, None, cancel_request=cancel_request, account=account)
+        return StoredPlan(record, None, account=account)
     owner = await live_owner(fleet.store, record.head)
     gone = await last_owner(fleet.store, record.head) if owner is None else None
-    paused, waiting = await pause_reason(fleet.store, name), await waiting_approvals(fleet.store, record.head)
+    waiting = await waiting_approvals(fleet.store, record.head)
     runs = (await open_runs(fleet.store, {name: running_tasks(record.plan)}))[name]
     ahead = None
     if owner is None:
         ahead = await awaited_plan(fleet.store, name) or await plan_ahead(fleet.store, name)
-    requests = paused, cancel_request, gone
-    return StoredPlan(record, owner, *requests, waiting=waiting, account=account, runs=runs, ahead=ahead)
+    return StoredPlan(record, owner, gone, waiting, account, runs, ahead)
 
 
 async def unreadable_plans(fleet: Fleet) -> list[UnreadablePlan]:

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
+from weakref import WeakValueDictionary
 
 from asterism.base.clock import AscendingIds, BootClock, Clock, Looks
 from asterism.base.expressions import holds
@@ -212,11 +213,13 @@ class Fleet:
         self.running_plans: dict[str, Any] = {}
         """The plans that this process runs, by name (``durable/ownership.py``)."""
 
+        self.plan_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.kept_plans: dict[str, Any] = {}
-        """Plans that this process has edited and no process runs, by name (``durable/admin.py``)."""
+        """Plans that this process has changed and no process runs, by name, and the locks of those who do so
+        (``durable/plan_actor.py``)."""
 
         self.read_plans: dict[str, Any] = {}
-        """Large plans that this process has read, by name (``durable/plan_cache.py``)."""
+        """Large plans that this process has read, by name (``durable/stored_plans.py``)."""
 
         self.plan_runners: set[Callable[[], None]] = set()
         """What wakes the plan runners of this process (``durable/plan_runner.py``)."""
@@ -231,7 +234,7 @@ class Fleet:
         fleet = Fleet(self.store, by=by, clock=self.clock, chance=self.chance)
         fleet.run_ids = self.run_ids
         fleet.running_plans, fleet.kept_plans = self.running_plans, self.kept_plans
-        fleet.read_plans = self.read_plans
+        fleet.read_plans, fleet.plan_locks = self.read_plans, self.plan_locks
         fleet.plan_runners = self.plan_runners
         return fleet
 

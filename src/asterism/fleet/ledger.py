@@ -130,9 +130,10 @@ class Ledger:
 
     async def request(self, run_id: str, step: Step) -> Run:
         """Apply a step that a person asks for. A run that is left to a peer stays with it."""
-        return await self.change(run_id, step, put=self._put_in_place)
+        return await self.change(run_id, step, put=self.put_in_place)
 
-    async def _put_in_place(self, after: Run, before: Run) -> Write:
+    async def put_in_place(self, after: Run, before: Run) -> Write:
+        """The write of a step. A run that is left to a peer stays with it."""
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
 

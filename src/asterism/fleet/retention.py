@@ -154,12 +154,12 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
     """Remove the head last: if this is interrupted, the next call continues."""
     name = _name(head)
     parts = [
-        f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval", "exchange")
+        f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "mailbox", "rejected", "approval", "exchange")
     ]
     parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/", f"{FILE_USES}plan/{name}/"]
     registers = [register for prefix in parts for register in await store.registers(prefix)]
-    requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel", "budget")]
-    registers += [request for request in requests if request is not None]
+    budget = await store.register(f"budget/{name}")
+    registers += [] if budget is None else [budget]
     for first in range(0, len(registers), PAGE):
         # if the plan was reopened meanwhile, nothing more of it is removed
         if not await _remove(store, registers[first : first + PAGE], ExpectRegister(head.key, head.revision)):

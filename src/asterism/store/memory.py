@@ -193,8 +193,7 @@ class _ListedPlan:
         self.tags: list[str] = row_codec.from_text(tags)
         self.summary: Mapping[str, Any] | None = None
 
-    def matches(self, name: str, query: PlanQuery, *, requested: bool) -> bool:
-        """``requested`` is whether somebody has asked to cancel the plan."""
+    def matches(self, name: str, query: PlanQuery) -> bool:
         return (
             (self.created_at, name) < query.before
             and self.created_at >= query.since
@@ -202,13 +201,13 @@ class _ListedPlan:
             and (query.name is None or re.fullmatch(_regex(query.name), row_codec.lower(name), re.DOTALL) is not None)
             and (query.file is None or self.file == query.file)
             and (query.tag is None or query.tag in self.tags)
-            and (query.states is None or self._shown_state(query.live, requested) in query.states)
+            and (query.states is None or self._shown_state(query.live) in query.states)
         )
 
-    def _shown_state(self, live: frozenset[str], requested: bool) -> str | None:
+    def _shown_state(self, live: frozenset[str]) -> str | None:
         if self.state in ("completed", "failed", "partially_failed", "cancelled"):
             return self.state
-        if self.cancelling or requested:
+        if self.cancelling:
             return "cancelling"
         return "at_rest" if self.state == "executing" and self.owner not in live else self.state
 
@@ -537,10 +536,10 @@ class MemoryStore(MemoryChangeFeed):
     async def plans(self, query: PlanQuery) -> list[PlanRow]:
         rows = []
         for created_at, name in sorted(((plan.created_at, name) for name, plan in self._plans.items()), reverse=True):
-            requests = [await self.register(f"{kind}/{name}") for kind in ("cancel", "paused", "budget")]
-            values = [None if request is None else request.value for request in requests]
-            if self._plans[name].matches(name, query, requested=requests[0] is not None):
-                rows.append(PlanRow(name, created_at, self._plans[name].summary, *values))
+            if self._plans[name].matches(name, query):
+                budget = await self.register(f"budget/{name}")
+                value = None if budget is None else budget.value
+                rows.append(PlanRow(name, created_at, self._plans[name].summary, value))
         if query.between is not None:
             rows.sort(key=lambda row: row.name)
         return rows[: query.limit]

@@ -379,14 +379,12 @@ class HeartbeatReply(NamedTuple):
 
 
 class PlanRow(NamedTuple):
-    """A plan in a list: its summary, None if the head was written without one; and the values of the registers that ask
-    to cancel and to pause it, and of its budget."""
+    """A plan in a list: its summary, None if the head was written without one; and the value of the register of its
+    budget."""
 
     name: str
     created_at: float
     summary: Mapping[str, Any] | None
-    cancel: Any = None
-    paused: Any = None
     budget: Any = None
 
 
@@ -448,7 +446,7 @@ def for_device(name: str) -> str:
 
 
 def for_plan(name: str) -> str:
-    """The topic of requests to the process that runs a plan, and of its answers."""
+    """The topic of messages to a plan, and of their answers."""
     return f"plan {name}"
 
 
@@ -460,7 +458,10 @@ CREDENTIAL_KEYS = "credential/"
 EVENTS_SENT = "events"
 """The topic of events that were sent, and the register with the number of the last one (``fleet/sent_events.py``)."""
 
-PLAN_REQUESTS = ("request/", "paused/", "cancel/", "budget/")
+MAILBOX = "mailbox/"
+"""Prefix of the keys of registers that are messages to plans; the name of the plan follows, and an id."""
+
+PLAN_TOPICS = (MAILBOX, "budget/")
 """Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
 
 

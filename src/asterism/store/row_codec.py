@@ -161,9 +161,8 @@ def plan_of(row: Sequence[Any]) -> PlanRow:
     name, created_at, *texts = row
     try:
         plan = PlanRow(name, created_at, *[None if text is None else from_text(text) for text in texts])
-        for kind in ("cancel", "paused", "budget"):
-            if (value := getattr(plan, kind)) is not None:
-                _check_form(kind, value)
+        if plan.budget is not None:
+            _check_form("budget", plan.budget)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(f"the summary of plan {name} cannot be read: {error}") from error
     return plan
@@ -318,12 +317,10 @@ _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
     **{kind: {} for kind in (*_OBJECTS, *_MORE_OBJECTS)},
     "approval": {"state": _TEXT, "at": _NUMBER},
     "budget": {"account": {dict}},
-    "cancel": {"why": _TEXT},
     "device": {"session": _TEXT},
     "event-key": int,
     "event-log": {"name": _TEXT, "at": _NUMBER},
     "events": int,
-    "paused": {"why": _TEXT},
     "plan-turns": {"running": {list}, "waiting": {list}},
     "runner": {"at": _NUMBER},
     "schedule": {"name": _TEXT},

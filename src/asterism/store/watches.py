@@ -20,7 +20,7 @@ from asterism.store.protocol import (
     LIMITED,
     LIMITS,
     OFFERED,
-    PLAN_REQUESTS,
+    PLAN_TOPICS,
     ExpectRegister,
     ExpectSession,
     PutCopy,
@@ -125,7 +125,7 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
                 topics.add(for_device(run.device))
         elif type(write) is PutSession and write.session.draining:
             topics.add(for_device(write.session.device))
-        elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
+        elif type(write) is PutRegister and write.key.startswith(PLAN_TOPICS):
             topics.add(for_plan(write.key.split("/")[1]))
         elif type(write) is PutRegister and write.key.startswith((LIMITS, LIMIT_HOLDS)):
             topics.add(LIMITED)

@@ -32,11 +32,10 @@ from asterism.core.plan.task import Task
 from asterism.core.plan.teardowns import teardowns_of
 from asterism.core.run.run import Run
 from asterism.core.run.transitions import was_executed
-from asterism.durable import admin
-from asterism.durable.admin import reopen_plan
+from asterism.durable import plan_actor
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load, read_head
-from asterism.durable.plan_requests import AnswerLost, edit_plan
+from asterism.durable.plan_actor import AnswerLost, edit_plan, retry_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
@@ -390,7 +389,7 @@ class RetryWorld(PlanWorld):
         fleet = Fleet(wire, by=author, clock=machine, chance=self.chance)
         before = await load(self.store, PLAN, expressions)
         first = [self.chance.choice(list(before.plan.nodes))] if self.chance.random() < 0.3 else []
-        retry = asyncio.create_task(reopen_plan(fleet, PLAN, from_tasks=first))
+        retry = asyncio.create_task(retry_plan(fleet, PLAN, from_tasks=first))
         await asyncio.wait([retry], timeout=PATIENCE)
         if not retry.done():  # the machine is dead
             retry.cancel()
@@ -466,7 +465,7 @@ class CancelWorld(PlanWorld):
         fleet = Fleet(Wire(self.store, machine, self.chance, self._gives_up), by="canceller", clock=machine)
         while not self.cancelled:
             try:
-                await admin.cancel(fleet, PLAN, "not tonight")
+                await plan_actor.cancel_plan(fleet, PLAN, "not tonight")
                 self.cancelled = True
             except StoreUnavailable:
                 await asyncio.sleep(1.0)

@@ -59,7 +59,7 @@ def _outcome_of(error: BaseException) -> tuple[str, str]:
     # A command that does what it was asked for does not import these.
     from asterism.api.local.problem_statuses import error_detail
     from asterism.core.plan.edits import EditWaits
-    from asterism.durable.plan_requests import AnswerLost, NotAnswered
+    from asterism.durable.plan_actor import AnswerLost, NotAnswered
     from asterism.series.register import OutcomeUnknown
     from asterism.store.store_errors import StoreError
 

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 from asterism.api import documents
 from asterism.api import plan_operations as declared
@@ -39,8 +38,7 @@ from asterism.core.plan.task import LONGEST_DESCRIPTION
 from asterism.core.record import Struct, decode, replace
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import PLAN_PREFIX
-from asterism.durable import approval_store, cycle_requests, plan_requests
-from asterism.durable.admin import FEW_EDITS
+from asterism.durable import approval_store, plan_actor
 from asterism.durable.approval_store import rules_of, scopes_of
 from asterism.durable.editor_budget import (
     Budget,
@@ -52,6 +50,7 @@ from asterism.durable.editor_budget import (
     tasks_paid,
 )
 from asterism.durable.journal_store import Head, load, read_head
+from asterism.durable.plan_actor import FEW_EDITS
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store.store_errors import StoreUnavailable
@@ -187,7 +186,7 @@ async def propose_edit(system: LocalSystem, request: declared.ProposeEdit) -> do
 
 
 async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> documents.EditOutcome:
-    batch = await plan_requests.undo_batch(system.fleet, request.plan, request.reason)
+    batch = await plan_actor.undo_batch(system.fleet, request.plan, request.reason)
     check_waits(system, batch)
     return await _edit(system, request, batch, system.editor)
 
@@ -195,7 +194,7 @@ async def undo_edit(system: LocalSystem, request: declared.UndoEdit) -> document
 async def _edit(
     system: LocalSystem, request: declared.EditPlan | declared.UndoEdit, batch: EditBatch, editor: str | None
 ) -> documents.EditOutcome:
-    answer = await plan_requests.edit_plan(
+    answer = await plan_actor.edit_plan(
         system.fleet,
         request.plan,
         batch,
@@ -203,7 +202,6 @@ async def _edit(
         timeout=request.timeout,
         editor=editor,
         groups=system.groups,
-        alone=lambda: system.edited_plans.alone(request.plan),
         entry=system.entry,
     )
     if answer.reopened:
@@ -215,14 +213,14 @@ async def _edit(
 
 
 async def list_cycles(system: LocalSystem, request: declared.OnePlan) -> documents.Cycles:
-    cycles = await cycle_requests.list_cycles(system.fleet, request.plan)
+    cycles = await plan_actor.list_cycles(system.fleet, request.plan)
     items = [decode(documents.CycleDetails, cycle.to_json()) for cycle in cycles.cycles]
     return documents.Cycles(items=items, answered_by=cycles.by, now=system.fleet.store.clock())
 
 
 async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> documents.CycleDetails:
     who = signature(system, request.author)
-    cycle = await cycle_requests.claim_cycle(
+    cycle = await plan_actor.claim_cycle(
         system.fleet, request.plan, request.cycle, who=who, lease=request.lease, timeout=request.timeout
     )
     return decode(documents.CycleDetails, cycle.to_json())
@@ -231,7 +229,7 @@ async def claim_cycle(system: LocalSystem, request: declared.ClaimCycle) -> docu
 async def answer_cycle(system: LocalSystem, request: declared.AnswerCycle) -> documents.EditOutcome:
     name, author = request.plan, request.author
     batch = await checked_batch(system, name, request.edits, request.reason, request.base_version, author)
-    answer = await cycle_requests.answer_cycle(
+    answer = await plan_actor.answer_cycle(
         system.fleet, name, request.cycle, batch, who=batch.author, timeout=request.timeout
     )
     return plan_documents.edit_outcome(request.plan, answer, dry_run=False)
@@ -243,7 +241,7 @@ async def release_cycle(system: LocalSystem, request: declared.ReleaseCycle) -> 
         action = f"asterism plan release-cycle {request.plan} {request.cycle}"
         raise RequestRefused(403, f"{words}. A person does with: {action}")
     who = signature(system, request.author)
-    cycle = await cycle_requests.release_cycle(
+    cycle = await plan_actor.release_cycle(
         system.fleet, request.plan, request.cycle, request.reason, who=who, timeout=request.timeout
     )
     return decode(documents.CycleDetails, cycle.to_json())
@@ -272,7 +270,7 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
             raise RequestRefused(422, "edits: there are none; leave them out to apply the edit as it is")
         batch = await checked_batch(system, name, request.edits, request.reason, author=request.author)
     who = signature(system, request.author)
-    answer = await plan_requests.approve_edit(
+    answer = await plan_actor.approve_edit(
         system.fleet,
         name,
         request.approval,
@@ -287,7 +285,7 @@ async def approve_edit(system: LocalSystem, request: declared.ApproveEdit) -> do
 
 async def refuse_edit(system: LocalSystem, request: declared.RefuseEdit) -> documents.WaitingEdit:
     who = signature(system, request.author)
-    decided = await plan_requests.refuse_edit(
+    decided = await plan_actor.refuse_edit(
         system.fleet,
         request.plan,
         request.approval,
@@ -354,7 +352,7 @@ async def _tasks(fleet: Fleet, name: str) -> int:
     """How many tasks a plan has. Raises UnknownConstellation."""
     ownership = fleet.running_plans.get(name)
     if ownership is not None and ownership.running is not None:
-        return len(ownership.running.execution.plan)
+        return len(ownership.running.plan)
     return len((await read_plan(fleet, name)).record.plan)
 
 
@@ -363,7 +361,6 @@ class EditedPlans:
 
     def __init__(self) -> None:
         self._sizes: dict[str, _Size] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def add(self, fleet: Fleet, name: str, added: int) -> None:
         """Count tasks that an edit adds. Raises RequestRefused if the plan gets too large, and UnknownConstellation."""
@@ -375,10 +372,6 @@ class EditedPlans:
         self._sizes[name] = _Size(known.at, known.tasks + added)
         while len(self._sizes) > MOST_PLANS:
             del self._sizes[next(iter(self._sizes))]
-
-    def alone(self, name: str) -> asyncio.Lock:
-        """The lock of those who edit a plan that no process runs."""
-        return self._locks.setdefault(name, asyncio.Lock())
 
 
 # -- what an editor may not do -----------------------------------------------------------------------------------------

@@ -45,10 +45,10 @@ from asterism.core.plan.task import Task, needs_text
 from asterism.core.plan.work_patterns import effects_of
 from asterism.core.record import decode
 from asterism.durable.approval_store import escalation_of
+from asterism.durable.commands import EditAnswer
 from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.journal_store import StoredConstellation
 from asterism.durable.plan_history import ClosedCycle
-from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.stored_plans import StoredPlan, TaskExplanation, TaskRun
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask, has_result
@@ -74,7 +74,7 @@ def view(
         now=now,
         ended=head.ended,
         position=str(stored.record.number),
-        cancel_request=stored.cancel_request,
+        cancel_request=stored.record.head.cancel_reason,
         params=PlanMask(plan).shown(dict(head.params)),
         tick=dict(plan.tick),
         orphaned=list(stored.orphaned),
@@ -441,7 +441,7 @@ def cancellation(stored: StoredPlan, stuck: Sequence[TaskExplanation] = ()) -> d
         state=stored.state_name,
         ended=stored.record.head.ended,
         owner=None if owner is None else owner.device,
-        cancelled=stored.cancel_request,
+        cancelled=stored.record.head.cancel_reason,
         teardowns=[
             teardown.id
             for teardown in teardowns

@@ -1,7 +1,7 @@
 """Plans on a store: what the operations of ``api/plan_operations`` do.
 
-Every change goes through ``durable/plan_requests.py``, which asks the process that runs the plan; ``durable/admin.py``
-changes a plan that no process runs.
+Every change is a command to the plan (``durable/plan_actor.py``), which is done by the process that runs it, or here if
+none does.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.group_elements import folded_groups
 from asterism.core.plan.task_files import makers_of
 from asterism.core.record import Struct, asdict, decode, field
-from asterism.durable import admin, plan_requests, stored_plans
-from asterism.durable.admin import reopen_plan
+from asterism.durable import plan_actor, stored_plans
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import (
@@ -47,6 +46,7 @@ from asterism.durable.plan_history import (
     versions,
 )
 from asterism.durable.plan_submissions import submit_plan as store_plan
+from asterism.durable.plan_summaries import live_owner
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.runner_registers import submit_again
 from asterism.durable.stored_plans import StoredPlan, TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
@@ -411,7 +411,7 @@ def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
 
 
 async def pause_plan(system: LocalSystem, request: declared.ChangePlan) -> documents.PlanState:
-    answer = await plan_requests.pause_plan(system.fleet, request.plan, request.reason)
+    answer = await plan_actor.pause_plan(system.fleet, request.plan, request.reason)
     return await _state(
         system, request.plan, paused=answer.reason, owner=answer.owner, applied_by=answer.by, already=answer.already
     )
@@ -422,7 +422,7 @@ async def resume_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     head, _ = await read_head(system.fleet.store, request.plan)
     if head.ended:
         raise RequestRefused(409, f"plan {request.plan!r} is {head.state}: it cannot be resumed")
-    await admin.unpause(system.fleet, request.plan)
+    await plan_actor.unpause_plan(system.fleet, request.plan)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
 
@@ -431,7 +431,7 @@ async def cancel_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
     """Ask the owner to cancel the plan; if no process runs it, a server does."""
     head, _ = await read_head(system.fleet.store, request.plan)
     edit_handlers.check_cancel_plan(system.editor, head)
-    await admin.cancel(system.fleet, request.plan, request.reason)
+    await plan_actor.cancel_plan(system.fleet, request.plan, request.reason)
     await _run_somewhere(system, request.plan)
     return await _state(system, request.plan)
 
@@ -469,7 +469,7 @@ async def remove_plan(system: LocalSystem, request: declared.ChangePlan) -> docu
 async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> documents.PlanState:
     await edit_handlers.check_retry_plan(system, request)
     batch = await checked_batch(system, request.plan, request.edits, request.reason) if request.edits else None
-    reopened = await reopen_plan(
+    reopened = await plan_actor.retry_plan(
         system.fleet,
         request.plan,
         from_tasks=request.from_tasks,
@@ -488,7 +488,7 @@ async def retry_plan(system: LocalSystem, request: declared.RetryPlan) -> docume
 async def _run_somewhere(system: LocalSystem, name: str) -> None:
     """Let a plan runner run a plan that no process runs."""
     head, _ = await read_head(system.fleet.store, name)
-    if not head.ended and await admin.live_owner(system.fleet.store, head) is None:
+    if not head.ended and await live_owner(system.fleet.store, head) is None:
         await submit_again(system.fleet, name)
         system.submitted()
 

@@ -36,8 +36,8 @@ from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.core.schedule.tick_values import InvalidTick
 from asterism.core.series.machine import UnreadableSeries
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
+from asterism.durable.plan_actor import AnswerLost, NotAnswered
 from asterism.durable.plan_history import VersionUnknown
-from asterism.durable.plan_requests import AnswerLost, NotAnswered
 from asterism.execution.artifacts import ArtifactProblem
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.fleet import InvalidTerms, UnknownDevice

@@ -23,9 +23,9 @@ from asterism.core.record import asdict
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.tick_values import parse_time, time_until
 from asterism.core.schedule.ticks import Backfill, CalendarTick, TickEntry
-from asterism.durable.admin import live_owner
 from asterism.durable.journal_store import read_head
 from asterism.durable.plan_submissions import read_ticks
+from asterism.durable.plan_summaries import live_owner
 from asterism.durable.plan_turns import awaited_plan
 from asterism.durable.runner_registers import runner_lives
 from asterism.execution.task_inputs import is_secret

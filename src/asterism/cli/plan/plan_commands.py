@@ -457,13 +457,14 @@ def resume(name: str, store: str | None, as_json: bool, **option_values: Any) ->
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan.plan_execution import follow
         from asterism.core.errors import AlreadyRunning
-        from asterism.durable.admin import live_owner, unpause
         from asterism.durable.journal_store import read_head
+        from asterism.durable.plan_actor import unpause_plan
+        from asterism.durable.plan_summaries import live_owner
 
         head, _ = await read_head(fleet.store, name)
         if head.ended:
             note(f"Plan {name!r} has already ended.")
-        unpaused = not head.ended and await unpause(fleet, name)
+        unpaused = not head.ended and await unpause_plan(fleet, name)
         try:
             return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
         except AlreadyRunning:
@@ -492,8 +493,8 @@ def standby(name: str, store: str | None, as_json: bool, **option_values: Any) -
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan.plan_execution import follow
-        from asterism.durable.admin import live_owner
         from asterism.durable.journal_store import read_head
+        from asterism.durable.plan_summaries import live_owner
 
         head, _ = await read_head(fleet.store, name)
         owner = await live_owner(fleet.store, head)
@@ -545,12 +546,12 @@ def retry(
         from asterism.cli.plan.plan_execution import follow
         from asterism.cli.plan.plan_views import reopened_line
         from asterism.core.errors import UnknownTask
-        from asterism.durable.admin import reopen_plan
+        from asterism.durable.plan_actor import retry_plan
         from asterism.durable.stored_plans import read_plan, unknown_task
 
         signed = replace(batch, author=batch.author or fleet.by) if batch.edits else None
         try:
-            reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
+            reopened = await retry_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
         except UnknownTask as error:
             raise unknown_task((await read_plan(fleet, name)).record.plan, error.task_id) from None
         note(reopened_line(name, reopened.tasks))

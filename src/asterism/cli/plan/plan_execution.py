@@ -53,16 +53,17 @@ from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import PLAN, Session
-from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import (
     ConstellationExists,
     StoredConstellation,
     UnknownConstellation,
+    initial_plan,
     load,
     read_head,
 )
 from asterism.durable.ownership import FleetMembership
+from asterism.durable.stored_plans import read_plan
 from asterism.execution.foreach_expansion import template_of
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -227,8 +228,8 @@ async def begin(
 
 
 async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
-    kept = await load(fleet.store, plan.id)
-    first = await admin.initial_plan(fleet.store, plan.id)
+    kept = await read_plan(fleet, plan.id)
+    first = await initial_plan(fleet.store, plan.id)
     if first is None:
         compared = "A change of the plan file does not change it"
     elif changes := differences(first, plan):
@@ -238,7 +239,7 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
     url = fleet.store.url
     resume = f"Resume it as stored with: {_with_editor(command_at(url, 'resume', plan.id))}"
     retry = _with_editor(command_at(url, "plan retry", plan.id))
-    return taken_text(url, plan.id, str(kept.plan.state), kept.plan.version, compared, resume, retry)
+    return taken_text(url, plan.id, kept.state_name, kept.record.plan.version, compared, resume, retry)
 
 
 def differences(old: Constellation, new: Constellation) -> str:

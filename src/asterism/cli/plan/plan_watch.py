@@ -42,10 +42,11 @@ from asterism.core.plan.status import ENDED_STATES, FAILED, PENDING, RUNNING, Co
 from asterism.core.record import decode
 from asterism.core.run.session import Session
 from asterism.core.schedule.ticks import without_time
-from asterism.durable import admin
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, read_head
+from asterism.durable.plan_actor import cancel_plan
 from asterism.durable.plan_history import PlanFollower, Position
+from asterism.durable.plan_summaries import live_owner
 from asterism.durable.stored_plans import TaskExplanation, stuck_teardowns
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -573,7 +574,7 @@ async def cancel(system: System, name: str, reason: str, as_json: bool) -> int:
 async def request_cancel(system: System, name: str, reason: str = "") -> str | None:
     """Ask for the cancellation of a plan. Returns the process that runs it, if one does."""
     if isinstance(system, LocalSystem):
-        await admin.cancel(system.fleet, name, reason)  # and this process ends it
+        await cancel_plan(system.fleet, name, reason)  # and this process ends it
     else:
         await system.cancel_plan(name, reason)
     return (await system.show_plan(name, tasks=False)).owner
@@ -652,7 +653,7 @@ async def end_cancelled(fleet: Fleet, name: str) -> Result:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
     head, _ = await read_head(fleet.store, name)
-    raise _teardowns_wait(fleet, name, stuck, await admin.live_owner(fleet.store, head))
+    raise _teardowns_wait(fleet, name, stuck, await live_owner(fleet.store, head))
 
 
 async def _end_cancelled(fleet: Fleet, name: str) -> Result:

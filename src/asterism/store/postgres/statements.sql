@@ -152,13 +152,11 @@ LIMIT 2 OFFSET $7
 
 -- name: plans
 SELECT name, created_at, summary,
-    (SELECT value FROM registers WHERE key = 'cancel/' || name),
-    (SELECT value FROM registers WHERE key = 'paused/' || name),
     (SELECT value FROM registers WHERE key = 'budget/' || name)
 FROM plans
 WHERE ($1::text[] IS NULL OR CASE
         WHEN state IN ('completed', 'failed', 'partially_failed', 'cancelled') THEN state
-        WHEN cancelling OR EXISTS (SELECT 1 FROM registers WHERE key = 'cancel/' || name) THEN 'cancelling'
+        WHEN cancelling THEN 'cancelling'
         WHEN state = 'executing' AND coalesce(owner, '') <> ALL ($2::text[]) THEN 'at_rest'
         ELSE state
     END = ANY ($1))

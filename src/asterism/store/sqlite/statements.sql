@@ -292,8 +292,6 @@ SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(11
 -- The state as people see it is worked out here, so that a page reads no more rows than it has to.
 SELECT
     name, created_at, summary,
-    (SELECT value FROM registers WHERE key = 'cancel/' || name),
-    (SELECT value FROM registers WHERE key = 'paused/' || name),
     (SELECT value FROM registers WHERE key = 'budget/' || name)
 FROM plans
 WHERE {plan_names}(created_at, name) < (:before, :before_name) AND created_at >= :since
@@ -302,7 +300,7 @@ WHERE {plan_names}(created_at, name) < (:before, :before_name) AND created_at >=
     AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag))
     AND (:states IS NULL OR CASE
         WHEN state IN ('completed', 'failed', 'partially_failed', 'cancelled') THEN state
-        WHEN cancelling OR EXISTS (SELECT 1 FROM registers WHERE key = 'cancel/' || name) THEN 'cancelling'
+        WHEN cancelling THEN 'cancelling'
         WHEN state = 'executing' AND coalesce(owner, '') NOT IN (SELECT value FROM json_each(:live)) THEN 'at_rest'
         ELSE state
     END IN (SELECT value FROM json_each(:states)))
