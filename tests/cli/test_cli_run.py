@@ -367,14 +367,6 @@ def test_an_if_else_with_a_join_does_what_the_reader_expects(ok: str, result: st
     assert json.loads(done.stdout)["tasks"]["publish"]["value"] == result
 
 
-def test_run_warns_of_a_join_that_is_always_skipped(tmp_path: Path) -> None:
-    path = write(tmp_path, CHOICE.format("true").replace("    join: any\n", ""))
-    done = asterism("run", path, "--plain")
-    assert done.exit_code == 0
-    assert f"{path}:9: warning: task 'publish': is always skipped" in done.stderr
-    assert "to start it after the branch that runs, add join: any" in done.stderr
-
-
 def test_a_repaired_plan_exits_with_0_and_says_so(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -13,7 +13,7 @@
     json_schema()                              # for editors that complete and check plan files
 
 ``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
-reads YAML with line numbers (``base/yaml_lines``), checks the shape with the records in ``models`` (``validation``
+reads YAML with line numbers (``base/yaml_lines``), checks the shape with the records in ``models`` (``validate``
 returns all mistakes, and the valid part), and everything else (names, conditions, inputs, functions) with ``checks``.
 ``include`` finds the files of a plan, and ``parameters`` the values of its parameters, which ``base/placeholders`` puts
 into the tasks; ``foreach`` makes tasks of lists. ``python_plan`` makes the text of a plan file for a plan in Python,

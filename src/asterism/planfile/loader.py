@@ -39,14 +39,12 @@ from asterism.execution.foreach_expansion import NotExpandable
 from asterism.execution.placeholders import TICK_FOLLOWS, UnknownPlaceholder, fill_task, fill_text, placeholders
 from asterism.execution.plan_tick import tasks_with_tick, with_tick
 from asterism.planfile import models
-from asterism.planfile.branches import always_skipped, skipped_cleanups
 from asterism.planfile.checks import PlanContext, TaskChecks, missing_outputs
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
 from asterism.planfile.plugin_keys import with_plugin
 from asterism.planfile.python_plan import is_python_plan, python_plan_text
-from asterism.planfile.validation import validate
 
 Sources = dict[str, tuple[str, str | None]]
 
@@ -296,14 +294,11 @@ class _PlanReader:
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
-        for task_id, text in (*_groups_as_setups(tasks), *skipped_cleanups(parents)):
+        for task_id, text in (*_groups_as_setups(tasks), *_skipped_cleanups(parents)):
             warning = tasks[task_id].teardown is None
             self.blame(task_id, ("after" if warning else "teardown",), text, warning)
         if not all(mistake.warning for mistake in self.mistakes):
             return None
-        joins = frozenset(task_id for task_id, task in tasks.items() if task.join == "any")
-        for task_id, text in always_skipped(order, parents, joins):
-            self.blame(task_id, ("after",), text, True)
         needed = self._needed(only, parents)
         if needed is not None:  # a set-up brings its teardowns along
             needed |= {task_id for task_id, task in tasks.items() if task.teardown in needed}
@@ -333,7 +328,7 @@ class _PlanReader:
         def blame(path: Place, text: str) -> None:
             self.mistakes.append(Mistake(line_of(source.data, path), text, file=source.file))
 
-        return validate(models.Head, source.data, blame, {"asterism": 1})
+        return models.validate(models.Head, source.data, blame, {"asterism": 1})
 
     def _add_raw_tasks(self, source: PlanSource, defaults: models.Defaults | None) -> None:
         raw = source.data.get("tasks")
@@ -360,7 +355,7 @@ class _PlanReader:
 
     def _task(self, task_id: str, raw: RawTask, context: PlanContext) -> tuple[models.Task, Sources]:
         """A task without its faulty parts, and its dependencies."""
-        task, faulty = validate(models.Task, raw.value, partial(self.blame, task_id), {})
+        task, faulty = models.validate(models.Task, raw.value, partial(self.blame, task_id), {})
         if not isinstance(raw.value, dict):
             return task, {}
         checks = TaskChecks(task_id, task, faulty, context)
@@ -439,6 +434,24 @@ def _groups_as_setups(tasks: Mapping[str, models.Task]) -> Iterator[tuple[str, s
         setup = tasks.get(task.teardown or "")
         if setup is not None and (setup.foreach is not None or setup.matrix is not None):
             yield task_id, f"tears down {task.teardown!r}, which is a group; a set-up is a single task"
+
+
+def _skipped_cleanups(edges: Mapping[str, Mapping[str, tuple[str, str | None]]]) -> Iterator[tuple[str, str]]:
+    """The tasks that are to run however others end, but not if these never start, each with the remedy."""
+    for task, sources in edges.items():
+        if any(on not in ("completion", "always") for on, _ in sources.values()):
+            continue  # it is to be skipped if that does not hold
+        for source, condition in sources.items():
+            above = next(
+                (parent for parent, (on, _) in edges[source].items() if on not in ("always", "teardown")), None
+            )
+            if condition == ("completion", None) and above is not None:
+                yield (
+                    task,
+                    f"runs when {source!r} has completed or failed, but not if {source!r} never starts, for example "
+                    f"because {above!r} does not succeed; to run it in any case, write after: {{{source}: always}}",
+                )
+                break
 
 
 def _keys(value: Any) -> Iterable[str]:

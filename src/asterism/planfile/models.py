@@ -1,9 +1,9 @@
-"""The shape of plan files, the source of the published JSON Schema."""
+"""The shape of plan files, the source of the published JSON Schema; and all mistakes of a value in its shape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Literal, TypeVar
 
 from asterism.base.durations import DURATION_PATTERN, InvalidDuration, parse_duration
 from asterism.core.json_values import JsonObject
@@ -13,7 +13,23 @@ from asterism.core.plan.plan_options import LockPolicy
 from asterism.core.plan.task import ACTIONS as CORE_KINDS
 from asterism.core.plan.task import LONGEST_DESCRIPTION, AgentWork, AnyConstant, Effect, SharedFields, Uses
 from asterism.core.plan.task_files import Unchanged
-from asterism.core.record import END, UNSET, Meta, Name, Place, Record, expected, field, fields_of, schemas, set_field
+from asterism.core.record import (
+    END,
+    UNSET,
+    InvalidRecord,
+    Meta,
+    Mistake,
+    Name,
+    Place,
+    Record,
+    decode,
+    expected,
+    field,
+    fields_of,
+    mistakes,
+    schemas,
+    set_field,
+)
 from asterism.core.schedule.schedule import MOST_PARALLEL
 from asterism.execution.foreach_expansion import MAX_ELEMENTS
 
@@ -386,3 +402,66 @@ def json_schema() -> JsonObject:
     keys |= {name: action_class(name).schema() for name in ACTIONS.built_in if name not in CORE_KINDS}
     dialect = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": dialect, "$defs": definitions, **plan, "title": "Asterism plan file"}
+
+
+# -- values as shapes --------------------------------------------------------------------------------------------------
+
+MEANT = {
+    "needs": "'after' (the tasks before it), or 'device: {needs: [gpu]}' (what its device can)",
+    **dict.fromkeys(("depends_on", "dependencies", "requires"), "'after'"),
+    **dict.fromkeys(("run", "script", "command", "cmd"), "'shell'"),
+}
+"""What the keys of other systems are called here."""
+
+AnyShape = TypeVar("AnyShape", bound=Record)
+ROUNDS = 4
+"""The levels of the shapes: each round may leave the level above incomplete."""
+
+
+def validate(
+    shape: type[AnyShape], value: Any, blame: Callable[[Place, str], None], least: JsonObject
+) -> tuple[AnyShape, set[str]]:
+    """The value as a shape, without its faulty parts, and the keys that have some. ``least`` has the keys that the
+    shape requires."""
+    try:
+        return decode(shape, value), set()
+    except InvalidRecord:
+        found = mistakes(shape, value)
+    for mistake in found:
+        blame(mistake.place, _sentence(mistake, shape))
+    faulty = {str(mistake.place[0]) for mistake in found if mistake.place}
+    return _valid_part(shape, value, found, least), faulty
+
+
+def _sentence(mistake: Mistake, shape: type[Record]) -> str:
+    if mistake.text == "the key 'asterism' is missing":
+        return f"{mistake.text}; a plan begins with 'asterism: 1'"
+    if shape is Task and len(mistake.place) == 1 and mistake.place[0] in MEANT:
+        return f"unknown key {mistake.place[0]!r}; did you mean {MEANT[str(mistake.place[0])]}?"
+    if shape is Task and mistake.place == ("description",) and "at most" in mistake.text:
+        return f"{mistake.text}: shorten it, or keep the text in a file and name the file"
+    return mistake.text
+
+
+def _valid_part(shape: type[AnyShape], value: Any, found: list[Mistake], least: JsonObject) -> AnyShape:
+    for _ in range(ROUNDS):
+        if not isinstance(value, dict) or not all(mistake.place for mistake in found):
+            break
+        value = _without(value, (mistake.place for mistake in found)) | least
+        found = mistakes(shape, value)
+        if not found:  # else a removed part was required: remove what contains it
+            return decode(shape, value)
+    return decode(shape, least)
+
+
+def _without(value: JsonObject, places: Iterable[Place]) -> JsonObject:
+    """A mapping without the values at these places. A list is removed as a whole, because positions count, and so is a
+    mapping that lacks a key."""
+    value = dict(value)
+    for key, *rest in places:
+        inner = value.get(str(key))
+        if isinstance(inner, dict) and rest and rest[0] in inner:
+            value[str(key)] = _without(inner, [tuple(rest)])
+        else:
+            value.pop(str(key), None)
+    return value
