@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from asterism.cli.plan import plan_file_commands
+from asterism.core.plan.plan_options import Strategy
 from asterism.core.run.placement import STRATEGIES
 from bench import cli_start
 from tests.cli.command_scenes import Scene
@@ -99,7 +100,7 @@ def test_the_probe_sees_what_a_command_imports(scene: Scene) -> None:
 
 
 def test_the_names_of_strategies_are_those_of_the_core() -> None:
-    assert tuple(STRATEGIES) == plan_file_commands.STRATEGIES
+    assert tuple(STRATEGIES) == get_args(Strategy)
 
 
 def test_the_bars_are_told() -> None:

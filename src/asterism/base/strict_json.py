@@ -1,7 +1,7 @@
-"""Strict JSON: what other machines send. Beside what the codec refuses (NaN, numbers out of range, lone surrogates),
-keys that occur twice and deep nesting are refused.
+"""Strict JSON: what other machines send.
 
-Counts the values of a JSON text that arrives in parts, before anybody parses it.
+Beside what the codec refuses (NaN, numbers out of range, lone surrogates), keys that occur twice and deep nesting are
+refused. The values of a JSON text that arrives in parts are counted before anybody parses it.
 
 To parse a value takes far longer than to send it: 32 MB hold millions of empty objects. The count is the number of
 brackets, braces and commas outside of strings, so it is never lower than the number of values but one. It is that of a

@@ -32,8 +32,8 @@ from asterism.cli.fleet.fleet_views import DEVICE_TABLE, device_lines
 from asterism.cli.log_output import line_text, run_lines
 from asterism.cli.plan import plan_views
 from asterism.cli.run import run_views
-from asterism.cli.series.series_commands import SERIES_TABLE, changes_table, status_lines
 from asterism.cli.series.series_context import SeriesView
+from asterism.cli.series.series_views import SERIES_TABLE, changes_table, status_lines
 from asterism.cli.tables import Cell, Column, table, wrapped
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import UnknownDevice

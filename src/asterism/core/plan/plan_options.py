@@ -1,5 +1,7 @@
-"""The options of a plan that a program, a command and an operation have in common. The description of a field is its
-text in the help of commands and in the schema of the API."""
+"""The options of a plan that a program, a command and an operation have in common.
+
+The description of a field is its text in the help of commands and in the schema of the API.
+"""
 
 from __future__ import annotations
 
