@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly
 
 if TYPE_CHECKING:
-    from asterism.base.cel import Program
+    from asterism.base.cel.cel_program import Program
     from asterism.core.plan.status import TaskStatus
 
 STEPS = 100_000
@@ -43,9 +43,9 @@ RULE_STEPS = 2_000
 
 def compile_expression(text: str) -> Program:
     """Compile an expression. Raises InvalidExpression."""
-    from asterism.base import cel
+    from asterism.base.cel import cel_program
 
-    return cel.compile_expression(text)
+    return cel_program.compile_expression(text)
 
 
 def _compiled(text: str) -> Program | str:

@@ -29,12 +29,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import IO, Any
 from urllib.parse import quote
 
 from asterism.core.errors import NotJson
-from asterism.core.record import Record, Struct, asdict
+from asterism.core.record import encode
 
 JOINERS = "\u200c\u200d"
 """Joiners, which are kept: they change no order and hide nothing, and some scripts and emoji need them."""
@@ -84,19 +83,13 @@ def _visible(match: re.Match[str]) -> str:
 def json_text(document: Any, *, indent: int | None = None, encoding: str | None = None) -> str:
     """A JSON document in which every character that a terminal would act upon is escaped. Parsed, it is the same
     document. If ``encoding`` lacks a character, all characters outside ASCII are escaped."""
-    text = json.dumps(document, ensure_ascii=False, indent=indent, default=_fields)
+    text = json.dumps(document, ensure_ascii=False, indent=indent, default=encode)
     text = text if text.isprintable() else _OUTSIDE_ASCII.sub(_escaped, text)
     try:
         text.encode(encoding or "utf-8")
     except UnicodeEncodeError:
         text = re.sub(r"[^\x00-\x7f]", _unicode_escape, text)
     return text
-
-
-def _fields(value: Any) -> Any:
-    if is_dataclass(value):  # one with slots has no dictionary
-        return {part.name: getattr(value, part.name) for part in fields(value)}
-    return asdict(value) if isinstance(value, Record | Struct) else vars(value)
 
 
 def _escaped(match: re.Match[str]) -> str:

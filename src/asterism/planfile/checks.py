@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.cel import InvalidExpression
+from asterism.base.cel.cel_values import InvalidExpression
 from asterism.base.expressions import NAMESPACES, TICK, with_constants
 from asterism.base.linear_regex import UnsupportedPattern, check_patterns
 from asterism.base.secret_mask import short_secret_warning

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from asterism.base.cel import InvalidExpression
+from asterism.base.cel.cel_values import InvalidExpression
 from asterism.base.expressions import with_constants
 from asterism.base.text import clean
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text

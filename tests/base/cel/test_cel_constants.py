@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.base.cel import InvalidExpression
+from asterism.base.cel.cel_values import InvalidExpression
 from asterism.base.expressions import names_used, select, with_constants
 
 VALUES = st.recursive(

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.base import expressions
-from asterism.base.cel import InvalidExpression, TooCostly, cel_syntax, compile_expression
+from asterism.base.cel import cel_syntax
 from asterism.base.cel.cel_functions import FUNCTIONS, METHODS
+from asterism.base.cel.cel_program import compile_expression
 from asterism.base.cel.cel_syntax import MACROS
+from asterism.base.cel.cel_values import InvalidExpression, TooCostly
 from tests.base.cel.cel_bombs import TEN, doubled, nested
 from tests.base.cel.cel_child import NAMES, Child, child
 

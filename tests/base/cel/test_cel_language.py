@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.base import expressions
-from asterism.base.cel import InvalidExpression, Unevaluable, compile_expression
+from asterism.base.cel.cel_program import compile_expression
+from asterism.base.cel.cel_values import InvalidExpression, Unevaluable
 
 NAMES: dict[str, Any] = {
     "result": {"a": 1, "b": 2.5, "s": "hello", "l": [3, 1, 2], "n": None, "t": True, "m": {"k": "v"}},

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.base.cel import InvalidExpression
-from asterism.base.cel.cel_values import Evaluation
+from asterism.base.cel.cel_values import Evaluation, InvalidExpression
 from asterism.base.cel.regex import matches, metered_pattern
 
 

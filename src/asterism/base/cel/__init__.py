@@ -9,19 +9,3 @@ cel_syntax.py parses text into a tree, cel_program.py compiles the tree into clo
 fields and macros, cel_values.py the types, operators and errors. regex.py matches regular
 expressions in linear time. To add a function, add it to ``FUNCTIONS`` or ``METHODS`` with its cost.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from asterism.base.startup import lazy_names
-
-if TYPE_CHECKING:
-    from asterism.base.cel.cel_program import Program as Program
-    from asterism.base.cel.cel_program import compile_expression as compile_expression
-    from asterism.base.cel.cel_values import ExpressionError as ExpressionError
-    from asterism.base.cel.cel_values import InvalidExpression as InvalidExpression
-    from asterism.base.cel.cel_values import TooCostly as TooCostly
-    from asterism.base.cel.cel_values import Unevaluable as Unevaluable
-
-__getattr__, __dir__ = lazy_names(__name__)
