@@ -21,7 +21,7 @@ import httpx
 
 from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Owner
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.artifacts import chunks_of
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.device_key import DeviceKey

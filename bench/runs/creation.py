@@ -14,7 +14,7 @@ from typing import Any
 import psutil  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from asterism.base.startup import tune_gc
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from bench import loop
 from bench.runs.server import ask, database, server

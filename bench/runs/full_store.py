@@ -19,7 +19,7 @@ import asyncpg
 from asterism.api.system import LocalSystem
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import PRUNED_PER_PASS
@@ -93,7 +93,7 @@ async def round_of(system: LocalSystem, flow: Workflow, costs: Costs) -> None:
     created = await costs.timed("create a run", fleet.create(flow, {"file": "/data/in/new.mp4"}))
     assert isinstance(created, Run)
     request = TakeRequest(OWNER.device, frozenset(), store.clock(), 1, None)
-    step = lambda run: transitions.take(run, OWNER, flow, store.clock(), starts=True)  # noqa: E731
+    step = lambda run: transitions.take(run, OWNER, store.clock(), starts=True)  # noqa: E731
     taken = await costs.timed("claim it", store.take(request, step))
     assert isinstance(taken, list)
     assert [run.id for run in taken] == [created.id], "another run was claimed"

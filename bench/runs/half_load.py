@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from asterism.base.startup import tune_gc
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.gateway.enrolment import invite
 from bench import loop

@@ -24,7 +24,7 @@ from asterism.api.documents import Page
 from asterism.api.system import LocalSystem, System
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.store import row_codec
@@ -71,12 +71,12 @@ def run_records(number: int) -> Iterator[Run]:
     created = transitions.create("", flow, {"file": "/data/in/film.mp4"}, by="bench", now=now)
     ends = {}
     for device in ("rare", *(f"device-{place}" for place in range(DEVICES))):
-        taken = transitions.take(created, Owner(device, f"session of {device}"), flow, now)
+        taken = transitions.take(created, Owner(device, f"session of {device}"), now)
         assert taken.grant is not None
         begun = transitions.start(taken, taken.grant, now)
         ends[device] = transitions.complete(begun, taken.grant, {"frames": 1}, now)
         if device == "rare":
-            ends[device] = transitions.fail(begun, taken.grant, "no luck", flow, now, final=True)
+            ends[device] = transitions.fail(begun, taken.grant, "no luck", now, final=True)
     for place in range(number):
         rare = place % RARE == RARE // 2
         device = "rare" if rare else f"device-{place % DEVICES}"

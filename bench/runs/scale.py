@@ -17,7 +17,7 @@ import asyncpg
 
 from asterism.core.run import transitions
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.store import row_codec
@@ -151,7 +151,7 @@ class Scene:
         now = self.fleet.store.clock()
         created = transitions.create("", self.flow, {"number": 1}, by="bench", now=now)
         for place, session in enumerate(sessions):
-            taken = transitions.take(created, session.owner, self.flow, now)
+            taken = transitions.take(created, session.owner, now)
             assert taken.grant is not None
             begun = transitions.start(taken, taken.grant, now)
             for number in range(RUNS_PER_DEVICE):

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from asterism.base.startup import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
@@ -125,7 +125,7 @@ async def raw_records(path: Path, sizes: Sizes) -> float:
     for number in range(sizes.groups * PER_COMMIT // 2):
         now = time.time()
         run = transitions.create(f"{number:024x}", flow, {"number": 1}, by="user", now=now)
-        taken = transitions.take(run, owner, flow, now)
+        taken = transitions.take(run, owner, now)
         assert taken.grant is not None
         under_way = transitions.start(taken, taken.grant, now)
         begun.append(run_statement(under_way, None))

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Progress as Progress
     from asterism.core.run.run import Run as Run
     from asterism.core.run.run import RunStatus as RunStatus
-    from asterism.core.run.workflow import Workflow as Workflow
+    from asterism.core.run.work import Workflow as Workflow
     from asterism.core.schedule.schedule import InvalidSchedule as InvalidSchedule
     from asterism.core.schedule.schedule import Schedule as Schedule
     from asterism.core.schedule.tick_values import InvalidTick as InvalidTick

@@ -13,7 +13,7 @@ from asterism.agents.a2a_executor import A2aAgent
 from asterism.agents.agent_prompt import AgentFailed
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Assignment, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work, Workflow
 from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from tests.agents.a2a_server import A2aServer
@@ -50,7 +50,9 @@ def lost_run(*reasons: str) -> Run:
     """A run whose executions ended for these reasons; without one, its only execution was lost."""
     previous = tuple(Assignment("other", 3 + n, 0.0, 1.0, reason) for n, reason in enumerate(reasons or ["timeout"]))
     failures = reasons.count("failed")
-    return Run("r1", "w", 1, 0.0, "test", epoch=3 + len(previous), previous=previous, failures=failures)
+    return Run(
+        "r1", "w", 1, 0.0, "test", Work(shell="true"), epoch=3 + len(previous), previous=previous, failures=failures
+    )
 
 
 async def died(server: A2aServer, execution: asyncio.Task[Any]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from asterism import Constellation, DurableOrchestrator, Fleet, Task
 from asterism.agents.acp_executor import AcpAgent, _Client
 from asterism.agents.agent_prompt import AgentFailed
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from asterism.models.judged_actions import JudgedActions

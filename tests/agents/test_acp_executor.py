@@ -15,10 +15,10 @@ from asterism.agents.acp_executor import AcpAgent
 from asterism.agents.agent_prompt import AgentFailed, InvalidAgentResult
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Progress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor, LimitReached
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
-from tests.fleet.device.device_scenes import Reports
+from tests.fleet.device.device_scenes import Reports, a_run
 from tests.process_scenes import PATIENCE, alive, soon_async
 
 PLAIN = [sys.executable, "-I", "-S", str(Path(__file__).with_name("plain_acp_agent.py"))]
@@ -258,15 +258,14 @@ async def test_a_flood_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_device_without_an_agent_refuses_the_work() -> None:
     device = DeviceExecutor(DevicePolicy.open(), device="plain", session="s1")
-    assert (
-        device.check(Workflow("w", agent={"description": "x"}), {}) == "this device has no agent: join it with --agent"
-    )
+    run = a_run(Workflow("w", agent={"description": "x"}))
+    assert device.check(run) == "this device has no agent: join it with --agent"
 
 
 async def test_a_secret_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "a-long-secret-value")
     scene, flow = Scene(), Workflow("w", agent={"description": "x"})
-    assert "a secret cannot be an input of an agent" in str(scene.device.check(flow, {"t": {"secret": "TOKEN"}}))
+    assert "a secret cannot be an input of an agent" in str(scene.device.check(a_run(flow, {"t": {"secret": "TOKEN"}})))
 
 
 def requests(folder: Path) -> list[Any]:

@@ -15,7 +15,7 @@ from asterism.agents import a2a_executor
 from asterism.agents.a2a_executor import A2aAgent
 from asterism.agents.agent_prompt import AgentFailed
 from asterism.core.errors import AsterismError
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.device_policy import DevicePolicy
 from tests.fleet.device.device_scenes import Reports

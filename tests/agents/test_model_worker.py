@@ -14,7 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from asterism.agents import model_worker
 from asterism.agents.agent_prompt import AgentFailed
 from asterism.agents.model_worker import ModelAgent
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from tests.fleet.device.device_scenes import Reports

@@ -43,7 +43,7 @@ READS: dict[str, tuple[str, Read]] = {
     "an enrolled device": ("gateway/device/box", lambda fleet: find_device(fleet.store, "box")),
     "a revoked device": ("gateway/device/box", lambda fleet: revoke(fleet.store, "box")),
     "the secret of the gateway": ("gateway/secret", lambda fleet: DeviceCredentials.open(fleet.store)),
-    "the latest version of a workflow": ("workflow/work", lambda fleet: fleet.workflows.latest_version("work")),
+    "the latest version of a workflow": ("workflow/work", lambda fleet: fleet.workflows.latest("work")),
     "settings": ("settings", lambda fleet: settings.read(fleet.store)),
     "changed settings": ("settings", lambda fleet: settings.write(fleet.store, {})),
 }

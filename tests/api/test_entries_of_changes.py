@@ -15,7 +15,7 @@ from asterism.api.operation import API
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.task import Task
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.ownership import Ownership
 from asterism.fleet.audit_log import PREFIX, PendingEntry

@@ -9,7 +9,7 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.core.plan import task
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution import actions
 from asterism.execution.actions import Attempt
 from tests.fleet.device.device_scenes import execute

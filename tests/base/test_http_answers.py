@@ -24,7 +24,7 @@ from asterism.base.http_answers import AnswerRefused, bound_answer, bound_hook, 
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import TooLarge
 from asterism.core.json_values import SizeLimit
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.http_requests import RequestFailed, send_request
 from asterism.gateway.gateway_messages import GatewayRefused
 from asterism.gateway.gateway_transport import HttpTransport

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
+from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Run
+from asterism.core.run.work import Work
 from asterism.fleet.coordinator import Notifier
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -96,9 +97,9 @@ def as_task(request: dict[str, Any]) -> str | None:
 
 def as_run(request: dict[str, Any]) -> str | None:
     """The same as the work of a run."""
-    flow = Workflow("w", http=request)
+    terms = Work(http=request)
     inputs = {"given": {"secret": "MY_VALUE"}}
-    work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, inputs, lambda _: None, lambda _: None)
+    work = RunWork(Run("r1", "w", 1, 0.0, "test", terms, epoch=3), inputs, lambda _: None, lambda _: None)
 
     async def main() -> str | None:
         executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s1")

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
+from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
+from asterism.core.run.work import Work
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
@@ -54,8 +55,8 @@ def as_task(inputs: dict[str, Any], **options: Any) -> Any:
 
 
 def as_run(inputs: dict[str, Any], policy: DevicePolicy | None = None, **options: Any) -> Any:
-    flow = Workflow("w", **options)
-    work = RunWork(Run("r1", "w", 1, 0.0, "test", epoch=3), flow, inputs, lambda _: None, lambda _: None)
+    terms = Work(**options)
+    work = RunWork(Run("r1", "w", 1, 0.0, "test", terms, epoch=3), inputs, lambda _: None, lambda _: None)
 
     async def main() -> Any:
         executors = DeviceExecutor(policy or DevicePolicy.open(), device="kitchen", session="s1")

@@ -10,7 +10,7 @@ import pytest
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun
@@ -75,7 +75,7 @@ async def test_runs_that_failed_wait_or_were_repeated_are_noticed() -> None:
     await proof.check_created(store, 1)
     with pytest.raises(AssertionError, match=r"1 runs should have completed: \{'created': 1\}"):
         await proof.check_runs(store, 1)
-    taken = transitions.take(waiting, Owner("device", "session"), flow, 1.0)
+    taken = transitions.take(waiting, Owner("device", "session"), 1.0)
     assert taken.grant is not None
     done = transitions.complete(transitions.start(taken, taken.grant, 1.0), taken.grant, None, 2.0)
     await store.commit([PutRun(done, waiting.revision)])

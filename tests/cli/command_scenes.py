@@ -20,7 +20,7 @@ from asterism.cli.main import commands
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import failure_notice
 from asterism.store.memory import MemoryStore
@@ -157,7 +157,7 @@ class Scene:
 
         return self.ask(lambda fleet: enter_device(fleet, name, **fields))
 
-    def step(self, run: Run | str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
+    def step(self, run: Run | str, *steps: Callable[[Run, float], Run]) -> Run:
         """What devices and coordinators do to a run, written as it is."""
 
         return self.ask(lambda fleet: write_steps(fleet, run if isinstance(run, str) else run.id, *steps))
@@ -179,12 +179,11 @@ async def enter_device(fleet: Fleet, name: str, **fields: Any) -> Session:
     return session
 
 
-async def write_steps(fleet: Fleet, run_id: str, *steps: Callable[[Run, Workflow, float], Run]) -> Run:
+async def write_steps(fleet: Fleet, run_id: str, *steps: Callable[[Run, float], Run]) -> Run:
     before = await fleet.run(run_id)
-    flow = await fleet.workflows.get(before.workflow, before.version)
     after = before
     for step in steps:
-        after = step(after, flow, fleet.store.clock())
+        after = step(after, fleet.store.clock())
         await fleet.store.commit([PutRun(after, before.revision), *failure_notice(after)])
         before = after
     return after
@@ -193,33 +192,33 @@ async def write_steps(fleet: Fleet, run_id: str, *steps: Callable[[Run, Workflow
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def assigned_to(device: str) -> Callable[[Run, Workflow, float], Run]:
+def assigned_to(device: str) -> Callable[[Run, float], Run]:
     owner = Owner(device, f"session-{device}")
-    return lambda run, flow, now: transitions.assign(run, owner, flow, by="laptop", now=now, scores={device: 90.0})
+    return lambda run, now: transitions.assign(run, owner, by="laptop", now=now, scores={device: 90.0})
 
 
-def taken_by(device: str) -> Callable[[Run, Workflow, float], Run]:
+def taken_by(device: str) -> Callable[[Run, float], Run]:
     owner = Owner(device, f"session-{device}")
-    return lambda run, flow, now: transitions.take(run, owner, flow, now)
+    return lambda run, now: transitions.take(run, owner, now)
 
 
-def started(run: Run, flow: Workflow, now: float) -> Run:
+def started(run: Run, now: float) -> Run:
     assert run.grant is not None
     return transitions.start(run, run.grant, now)
 
 
-def completed(output: Any) -> Callable[[Run, Workflow, float], Run]:
-    def step(run: Run, flow: Workflow, now: float) -> Run:
+def completed(output: Any) -> Callable[[Run, float], Run]:
+    def step(run: Run, now: float) -> Run:
         assert run.grant is not None
         return transitions.complete(run, run.grant, output, now)
 
     return step
 
 
-def failed(error: str) -> Callable[[Run, Workflow, float], Run]:
-    def step(run: Run, flow: Workflow, now: float) -> Run:
+def failed(error: str) -> Callable[[Run, float], Run]:
+    def step(run: Run, now: float) -> Run:
         assert run.grant is not None
-        return transitions.fail(run, run.grant, error, flow, now)
+        return transitions.fail(run, run.grant, error, now)
 
     return step
 

@@ -14,7 +14,7 @@ import pytest
 from asterism.api.documents import BatchDetails, FailedRun
 from asterism.cli.run import runs_commands
 from asterism.cli.run.run_views import batch_lines, progress_line
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutLog, Query, StoredChunk
 from tests.cli.command_scenes import completed, create_later, enter_device, failed, started, taken_by, write_steps

@@ -11,8 +11,7 @@ from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run
 from asterism.core.run.session import ABROAD, ENDED, REPLACED, REVOKED
-from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet import Fleet, new_run
 from asterism.store.protocol import PutRegister, PutSession
 from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene, assigned_to, completed, started, taken_by
@@ -199,7 +198,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
         placer = await fleet.placer(fresh=True)
-        for rating in await device_scores(fleet, flow):
+        for rating in await device_scores(fleet, new_run(fleet, flow, {})):
             if rating.parts is not None:
                 candidate = candidate_of(placer.sessions[rating.device], placer.now, placer.ranks[rating.device])
                 assert rating.score == round(score(candidate, (None, flow.needs), placer.weights), 2)
@@ -229,9 +228,9 @@ def test_for_a_run_the_scores_of_its_assignment_are_shown_too(scene: Scene) -> N
     assert text.splitlines()[-1] == "At its assignment to a, epoch 1: a 90.00"
 
 
-def _claimed(run: Run, flow: Workflow, now: float) -> Run:
+def _claimed(run: Run, now: float) -> Run:
     assert run.grant is not None
-    return transitions.claim(run, run.grant, flow, now)
+    return transitions.claim(run, run.grant, now)
 
 
 def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:

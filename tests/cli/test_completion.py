@@ -17,7 +17,7 @@ from asterism.cli import completion_commands
 from asterism.cli.main import COMMANDS, commands
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.peers.registry import PeerRegistry

@@ -13,7 +13,7 @@ from asterism.cli.run.run_views import note_on
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.transitions import attempts_of
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import RunWork
 from tests.cli.command_scenes import document_of
 
@@ -22,7 +22,7 @@ ME = Owner("laptop", "laptop-1")
 
 
 def taken(run: Run) -> Run:
-    return transitions.take(run, ME, FLOW, 1.0)
+    return transitions.take(run, ME, 1.0)
 
 
 def begun(run: Run) -> Run:
@@ -40,7 +40,7 @@ def declined(run: Run) -> Run:
 def failed(run: Run) -> Run:
     run = begun(run)
     assert run.grant is not None
-    return transitions.fail(run, run.grant, "no luck", FLOW, 1.0)
+    return transitions.fail(run, run.grant, "no luck", 1.0)
 
 
 def new() -> Run:
@@ -56,7 +56,7 @@ def said_of(run: Run, caplog: pytest.LogCaptureFixture) -> str:
     caplog.clear()
     narrated = LoggingExecutor(Nothing(), lambda run_id: None)  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, "asterism.device"):
-        asyncio.run(narrated.execute(RunWork(run, FLOW, {}, lambda *_: None, lambda *_: None, 60.0)))
+        asyncio.run(narrated.execute(RunWork(run, {}, lambda *_: None, lambda *_: None, 60.0)))
     return caplog.messages[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 from asterism.core.limits import SERIES_LIMIT, Limit, Rate
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.stored_limits import read_limits, set_limit
 from tests.cli.command_scenes import create_later, enter_device, started, write_steps
@@ -18,8 +18,8 @@ from tests.cli.system_scenes import Names, Row, SystemScene, rows_and_systems, r
 
 
 def admitted_by(device: str) -> Any:
-    def step(run: Run, flow: Workflow, now: float) -> Run:
-        return transitions.take(transitions.admit(run), Owner(device, f"session-{device}"), flow, now)
+    def step(run: Run, now: float) -> Run:
+        return transitions.take(transitions.admit(run), Owner(device, f"session-{device}"), now)
 
     return step
 

@@ -83,15 +83,16 @@ def test_two_stores_become_peers_and_sync_their_runs(house: House) -> None:
 
 def test_the_client_prints_refusals_of_the_other_side(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
-    kitchen.workflow("cook", shell="echo soup")
     laptop.workflow("cook", shell="echo salad")
+    kitchen.workflow("cook")
+    kitchen.ok("fleet", "set", "--peer-runs", "0")
     with serving(kitchen) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-        run = laptop.create("cook")
-        assert f"Refused by kitchen: run {run.id}: cook@1 is one" in laptop.ok("peer", "sync", "kitchen")
-        run = laptop.create("cook")
-        [why] = laptop.json("peer", "sync", "kitchen")["refused_there"]
-        assert why.startswith(f"run {run.id}: cook@1 is one workflow here and another one there")
+        laptop.create("cook")
+        words = "peer laptop has used its quota of 0 runs in this store"
+        assert f"Refused by kitchen: {words}" in laptop.ok("peer", "sync", "kitchen")
+        laptop.create("cook")
+        assert laptop.json("peer", "sync", "kitchen")["refused_there"][0].startswith(words)
 
 
 def test_blobs_are_synced(house: House) -> None:

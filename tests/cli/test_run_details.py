@@ -12,7 +12,7 @@ from asterism.cli.run.run_views import RUN_TABLE, describe_end, details_lines, n
 from asterism.core.record import asdict, replace
 from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work, Workflow
 from tests.cli.command_scenes import document_of
 
 FLOW = Workflow("work", shell="true", version=1, retries=1)
@@ -21,7 +21,7 @@ LAPTOP = Owner("laptop", "session-laptop")
 
 def begun(at: float, created: float = 1000.0) -> Run:
     run = transitions.create("r" * 20, FLOW, {}, by="ann", now=created)
-    return transitions.take(run, LAPTOP, FLOW, at, starts=True)
+    return transitions.take(run, LAPTOP, at, starts=True)
 
 
 def end(run: Run, at: float) -> Run:
@@ -31,7 +31,7 @@ def end(run: Run, at: float) -> Run:
 
 def again(run: Run, failed_at: float, at: float) -> Run:
     assert run.grant is not None
-    return transitions.take(transitions.fail(run, run.grant, "no luck", FLOW, failed_at), LAPTOP, FLOW, at, starts=True)
+    return transitions.take(transitions.fail(run, run.grant, "no luck", failed_at), LAPTOP, at, starts=True)
 
 
 def cancelled(run: Run, at: float) -> Run:
@@ -41,7 +41,7 @@ def cancelled(run: Run, at: float) -> Run:
 def test_a_cancelled_run_is_described_with_the_whole_reason() -> None:
     run = transitions.cancel(begun(1040.0), 1050.0, "ann")
     assert run.grant is not None
-    failed = transitions.fail(run, run.grant, "CommandFailed: exit code 1", FLOW, 1060.0)
+    failed = transitions.fail(run, run.grant, "CommandFailed: exit code 1", 1060.0)
     assert describe_end(document_of(failed)) == "rrrrrrrr cancelled by ann (CommandFailed: exit code 1)"
     stopped = transitions.release(run, run.grant, "released", "cancel", 1060.0)
     assert describe_end(document_of(stopped)) == "rrrrrrrr cancelled by ann"
@@ -79,4 +79,4 @@ def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, wai
     ],
 )
 def test_a_note_in_the_list_says_what_the_status_does_not(fields: dict[str, Any], words: str) -> None:
-    assert note_on(document_of(replace(Run("r1", "work", 1, 0.0, "ann"), **fields)), 5.0) == words
+    assert note_on(document_of(replace(Run("r1", "work", 1, 0.0, "ann", Work(shell="true")), **fields)), 5.0) == words

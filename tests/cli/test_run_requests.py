@@ -12,7 +12,7 @@ from asterism.cli.run.run_views import describe_outcome
 from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import ProgressReport
@@ -35,7 +35,7 @@ def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
     run = scene.create(run_input={"n": 1}, priority=5)
     scene.device("laptop")
     scene.step(run, assigned_to("laptop"))
-    scene.step(run, lambda current, flow, now: _declined(current, now))
+    scene.step(run, lambda current, now: _declined(current, now))
     run = scene.step(run, taken_by("laptop"), started, failed("the disk is full"), taken_by("laptop"), started)
     text = scene.ok("runs", "show", run.id[-6:])
     for words in (
@@ -286,7 +286,7 @@ def test_what_a_terminal_would_act_upon_never_reaches_it(tmp_path: Path) -> None
 # -- resuming ----------------------------------------------------------------------------------------------------------
 
 
-def handed_back(run: Run, flow: Workflow, now: float) -> Run:
+def handed_back(run: Run, now: float) -> Run:
     assert run.grant is not None
     return transitions.release(run, run.grant, "released", "pause", now)
 

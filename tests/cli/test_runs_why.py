@@ -13,7 +13,6 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.session import ENDED
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.run_explanation import RunExplanation, explain_run
@@ -241,7 +240,7 @@ def test_an_owner_that_has_gone_is_named(scene: Scene) -> None:
 # -- it has ended ------------------------------------------------------------------------------------------------------
 
 
-def given_up(run: Run, flow: Workflow, now: float) -> Run:
+def given_up(run: Run, now: float) -> Run:
     return transitions.give_up(run, now, "no device could take it for 300 s. a: it lacks gpu")
 
 

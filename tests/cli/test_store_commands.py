@@ -255,7 +255,7 @@ def test_a_line_of_a_backup_has_a_limit(tmp_path: Path, name: str) -> None:
 @pytest.mark.long
 def test_an_endless_line_of_a_compressed_backup_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "backup.gz"
-    file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 1}\n' + b" " * (64 << 20)))
+    file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 2}\n' + b" " * (64 << 20)))
     tracemalloc.start()
     result = Scene(tmp_path).run("store", "restore", str(file), "--line-limit", "4M")
     _, most = tracemalloc.get_traced_memory()
@@ -292,7 +292,7 @@ def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:
     file.write_text('{"asterism": "store", "version": 99}\n{"end": 1}\n')
     result = scene.run("store", "restore", str(file))
     assert result.exit_code == 64
-    assert "the backup has version 99, and this Asterism reads versions up to 1: use a later one" in result.stderr
+    assert "the backup has version 99, and this Asterism reads versions up to 2: use a later one" in result.stderr
 
 
 def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_backup_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     file = tmp_path / "backup"
     file.write_text("old")
     assert scene.ok("store", "backup", str(file)).startswith(f"{file}: 4 runs, ")
-    assert json.loads(file.read_text().splitlines()[0]) == {"asterism": "store", "version": 1}
+    assert json.loads(file.read_text().splitlines()[0]) == {"asterism": "store", "version": 2}
 
 
 @pytest.mark.parametrize("words", [["check"], ["backup", "file"]])

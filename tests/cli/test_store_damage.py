@@ -408,7 +408,7 @@ def test_an_unreadable_lease_of_the_coordinator_is_replaced(tmp_path: Path, valu
 )
 def test_a_hostile_line_of_a_backup_is_named(tmp_path: Path, line: str) -> None:
     scene, file = Scene(tmp_path), tmp_path / "backup"
-    file.write_text('{"asterism": "store", "version": 1}\n' + line + '\n{"end": 2}\n')
+    file.write_text('{"asterism": "store", "version": 2}\n' + line + '\n{"end": 2}\n')
     result = scene.run("store", "restore", str(file))
     assert result.exit_code == 64
     assert "Error: " in result.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.core.run.workflow import DEFAULTS
+from asterism.core.run.work import DEFAULTS
 from asterism.planfile.workflow_file import BadWorkflowFile, parse_workflows
 from tests.cli.command_scenes import Scene
 

@@ -19,7 +19,7 @@ from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.core.series.machine import Series
 
 FLOW = Workflow("work", argv=["true"], retries=50, losses=50, rounds=50)
@@ -32,17 +32,17 @@ def own(step: str, run: Run, now: float) -> Run:
     """One step of a party that may take it."""
     grant = run.grant or transitions.Grant(run.id, "", 0)
     steps: dict[str, Any] = {
-        "assign": lambda: transitions.assign(run, KITCHEN, FLOW, by="ann", now=now),
-        "take": lambda: transitions.take(run, KITCHEN, FLOW, now),
-        "take and start": lambda: transitions.take(run, KITCHEN, FLOW, now, starts=True),
-        "claim": lambda: transitions.claim(run, grant, FLOW, now),
+        "assign": lambda: transitions.assign(run, KITCHEN, by="ann", now=now),
+        "take": lambda: transitions.take(run, KITCHEN, now),
+        "take and start": lambda: transitions.take(run, KITCHEN, now, starts=True),
+        "claim": lambda: transitions.claim(run, grant, now),
         "start": lambda: transitions.start(run, grant, now),
         "complete": lambda: transitions.complete(run, grant, None, now),
-        "fail": lambda: transitions.fail(run, grant, "out of paper", FLOW, now),
+        "fail": lambda: transitions.fail(run, grant, "out of paper", now),
         "decline": lambda: transitions.decline(run, grant, "no", now),
         "release": lambda: transitions.release(run, grant, "released", "", now),
-        "lose": lambda: transitions.lose(run, FLOW, now, "gone"),
-        "next round": lambda: transitions.offer_again(run, FLOW, now),
+        "lose": lambda: transitions.lose(run, now, "gone"),
+        "next round": lambda: transitions.offer_again(run, now),
         "pause": lambda: transitions.pause(run, now, "ann"),
         "resume": lambda: transitions.resume(run, now, "ann"),
         "cancel": lambda: transitions.cancel(run, now, "ann"),
@@ -122,10 +122,10 @@ def test_a_clock_that_is_wrong_by_more_than_a_week_is_not_followed() -> None:
 
 def test_a_round_begins_in_time_although_the_clock_was_set_back() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1_000_000.0)
-    run = transitions.assign(run, KITCHEN, FLOW, by="ann", now=1_000_000.0 + HOUR)
+    run = transitions.assign(run, KITCHEN, by="ann", now=1_000_000.0 + HOUR)
     assert run.grant is not None
     run = transitions.decline(run, run.grant, "no", 1_000_000.0 + HOUR)
-    again = transitions.offer_again(run, FLOW, 1_000_000.0)
+    again = transitions.offer_again(run, 1_000_000.0)
     assert 1_000_000.0 <= again.not_before <= 1_000_000.0 + FLOW.backoff_most
 
 

@@ -14,7 +14,7 @@ from asterism.core.record import defaults_of
 from asterism.core.run import transitions
 from asterism.core.run.placement import STRATEGIES
 from asterism.core.run.run import OWNED, REASONS, TRANSITIONS, Assignment, Run, RunStatus, state_diagram
-from asterism.core.run.workflow import MAX_NUMBER, Workflow
+from asterism.core.run.work import MAX_NUMBER, Workflow
 from tests.docs.docs_pages import blocks
 from tests.docs.test_reference import first_names, page, rows, section
 

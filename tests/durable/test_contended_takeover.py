@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from asterism.core.plan.edits import AddTask, EditBatch
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import insert_plan, load
 from asterism.durable.plan_actor import edit_plan

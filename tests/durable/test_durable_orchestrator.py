@@ -14,7 +14,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch, RemoveTask, UpdateTask
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.task import Task
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable import durable_orchestrator, ownership, plan_actor
 from asterism.durable.journal_store import (
     ConstellationExists,
@@ -124,13 +124,14 @@ async def test_a_result_that_looks_like_a_secret_reference_is_data(
 
 
 @pytest.mark.virtual_time
-async def test_tasks_of_one_kind_share_a_workflow(stage: Stage) -> None:
+async def test_tasks_of_one_kind_have_runs_of_one_kind_and_no_workflow(stage: Stage) -> None:
     plan = Constellation("nightly")
     for number in range(20):
         plan.add(task(f"t{number}"))
     plan.add(Task("other", call="tests.durable.durable_work:work", inputs={"name": "x"}, retries=1))
     await stage.orchestrator().run(plan)
-    assert len(await stage.store.registers("workflow-version/plan:nightly@")) == 2
+    assert len({run.kind for run in await stage.store.find(Query())}) == 2
+    assert await stage.store.registers("workflow") == []
 
 
 @pytest.mark.virtual_time
@@ -277,8 +278,8 @@ async def test_runs_keep_the_terms_that_are_stored_with_the_plan(stage: Stage) -
     for name in ("a", "b"):
         durable_work.gate(name).set()
     assert (await again).state == "completed"
-    flows = [await stage.fleet().workflows.get(run.workflow, run.version) for run in await stage.store.find(Query())]
-    assert [(flow.no_device_timeout, flow.strategy, flow.losses) for flow in flows] == [(7200.0, "round_robin", 9)] * 2
+    works = [run.work for run in await stage.store.find(Query())]
+    assert [(work.no_device_timeout, work.strategy, work.losses) for work in works] == [(7200.0, "round_robin", 9)] * 2
 
 
 @pytest.mark.virtual_time
@@ -567,7 +568,7 @@ async def test_retention_removes_a_plan_and_its_runs_only_after_its_end(
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 2
     left_over = {register.key.partition("/")[0] for register in await stage.store.registers("")}
-    assert not left_over & {"plan", "journal", "workflow-version", "paused"}
+    assert not left_over & {"plan", "journal", "paused"}
 
 
 @pytest.mark.virtual_time
@@ -597,8 +598,7 @@ async def test_a_task_says_after_how_long_without_a_heartbeat_it_is_executed_els
     running = stage.spawn(stage.orchestrator(local=0).run(plan))
     await durable_work.gate("a begun").wait()
     [run] = await stage.store.find(Query())
-    flow = await stage.fleet().workflows.get(run.workflow, run.version)
-    assert (run.device, run.timeout, flow.heartbeat) == ("kitchen", 6.0, 2.0)
+    assert (run.device, run.timeout, run.work.heartbeat) == ("kitchen", 6.0, 2.0)
     durable_work.gate("a").set()
     assert (await running).state == "completed"
 

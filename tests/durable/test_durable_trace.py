@@ -11,7 +11,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.store import row_codec
@@ -79,7 +79,7 @@ def test_a_peer_cannot_hand_any_text_to_the_work_as_a_trace(odd: Any) -> None:
 async def executed(run: Run, workflow: Workflow) -> Any:
     executor = DeviceExecutor(DevicePolicy.open(), device="here", session="s")
     try:
-        return await executor.execute(RunWork(run, workflow, {}, lambda _: None, lambda _: None))
+        return await executor.execute(RunWork(run.changed(work=workflow.work), {}, lambda _: None, lambda _: None))
     finally:
         executor.close()
 

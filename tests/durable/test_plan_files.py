@@ -15,7 +15,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.execution import artifacts
 from asterism.fleet import kept_files, retention
@@ -261,15 +261,15 @@ async def run_under_way(kept: Kept, fleet: Fleet) -> str:
     flow = await fleet.workflows.add(Workflow("plan/film", shell="true", outputs={"text": "text.txt"}))
     run = transitions.create("run-1", flow, {}, by="ann", now=kept.now)
     owner = Owner("kitchen", "session-1")
-    await fleet.store.commit([PutRun(transitions.take(run, owner, flow, kept.now, starts=True), None)])
+    await fleet.store.commit([PutRun(transitions.take(run, owner, kept.now, starts=True), None)])
     name = (await fleet.artifacts()).put([b"the first file of many"]).name
     kept.now += 7200.0
     return name
 
 
 async def lose(fleet: Fleet) -> None:
-    def lost(run: Run, flow: Workflow) -> Run:
-        return transitions.lose(run, flow, fleet.store.clock(), "its device is silent")
+    def lost(run: Run) -> Run:
+        return transitions.lose(run, fleet.store.clock(), "its device is silent")
 
     await fleet.ledger.change("run-1", lost)
 
@@ -314,7 +314,7 @@ async def test_a_late_end_makes_no_reference(kept: Kept) -> None:
         grant = Grant("run-1", "session-1", 1)
         await lose(fleet)
         with pytest.raises(Fenced):
-            await fleet.ledger.change("run-1", lambda run, flow: Complete(grant, None, None, name).apply(run, flow, 0))
+            await fleet.ledger.change("run-1", lambda run: Complete(grant, None, None, name).apply(run, 0))
         assert await kept_files.manifests(fleet.store) == set()
 
 

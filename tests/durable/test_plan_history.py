@@ -197,7 +197,7 @@ async def test_readers_beside_a_writer_and_a_compaction_see_every_event_once(
 
 async def test_a_read_is_bounded_and_the_next_one_continues(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_history, "EVENTS_PER_READ", 5)
-    await insert_plan(stage.store, chain(*"abcdef"))
+    await insert_plan(stage.store, chain(*"abcdef", call="slow"))
     follower = await PlanFollower.open(stage.store, "nightly")
     await stage.orchestrator().run_stored("nightly")
     read = [await follower.read() for _ in range(40)]

@@ -246,7 +246,7 @@ async def test_what_cannot_be_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch
 
 
 def _work() -> Any:
-    from asterism.core.run.workflow import Workflow
+    from asterism.core.run.work import Workflow
 
     return Workflow("w", argv=("true",))
 

@@ -14,7 +14,6 @@ from asterism.base import expressions
 from asterism.base.clock import BootClock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
-from asterism.durable.fleet_device import PlanWorkflows
 from asterism.durable.journal_store import OwnershipLost, StoredConstellation, insert_plan, load
 from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet import retention
@@ -79,23 +78,6 @@ async def test_a_stale_owner_writes_nothing_into_a_later_plan_of_the_same_name(s
 def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
     """The stale owner, in the state in which it was suspended."""
     return JournalWriter(stage.store, BootClock(), random.Random(1), stale._stored, lambda error: None)
-
-
-@pytest.mark.virtual_time
-async def test_a_workflow_that_the_store_refused_is_not_cached(stage: Stage) -> None:
-    """Another workflow has this version by now, and a device of this process would execute the wrong command."""
-    plan = Constellation("nightly")
-    plan.add(Task("a", argv=("echo", "a")))
-    plan.add(Task("b", argv=("rm", "b")))
-    mine = await owned(stage.store, await insert_plan(stage.store, plan), "me")
-    theirs = await owned(stage.store, await stage.load(), "them")
-    first, second = stage.fleet(), stage.fleet()
-    flow = await PlanWorkflows(second, "nightly", {}).of(plan.node("a").task, theirs)
-    with pytest.raises(OwnershipLost):
-        await PlanWorkflows(first, "nightly", {}).of(plan.node("b").task, mine)
-    assert (await first.workflows.get(flow.name, flow.version)).argv == ("echo", "a")
-    await mine.close()
-    await theirs.close()
 
 
 @pytest.mark.virtual_time

@@ -10,7 +10,7 @@ import pytest
 from asterism.api.local.schedule_handlers import list_ticks
 from asterism.api.schedule_operations import ListTicks
 from asterism.api.system import LocalSystem
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.scheduled_work import SchedulePass
 from tests.durable import durable_work
 from tests.durable.durable_scenes import Stage, chain

@@ -13,7 +13,7 @@ import pytest
 
 from asterism.base import expressions
 from asterism.base.clock import BootClock
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost, insert_plan, load
 from asterism.durable.journal_writer import JournalWriter

@@ -14,7 +14,7 @@ from asterism.core.plan.edits import CancelTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.run import COMPLETED, PROCESSING, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable import compaction, plan_actor
 from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.unwritten_runs import WRITE_AFTER, UnwrittenRuns

@@ -14,7 +14,7 @@ from asterism import Constellation, EditBatch, EditRejected, LocalDevice, Orches
 from asterism.base.plugins import PluginProblem
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.plan.work_patterns import work_fits
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution import plugin_actions
 from asterism.execution.actions import ACTIONS
 from asterism.execution.plugin_actions import action_class, check_plugin, plugin_capabilities

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.fleet import Fleet
@@ -139,13 +139,13 @@ class Hands:
         self.works: dict[str, RunWork] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
 
-    def objection(self, workflow: Workflow) -> str | None:
+    def objection(self, run: Run) -> str | None:
         return self.will_not
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
+    def check(self, run: Run) -> str | None:
         return self.will_not or self.refuses
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
+    def judges_each(self, run: Run) -> bool:
         return True
 
     def allow(self, run_id: str, seconds: float) -> None:

@@ -16,7 +16,7 @@ import pytest
 from asterism.api.system import LocalSystem
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, Query
 from tests.watched_commits import commits, watched_process
@@ -65,11 +65,11 @@ async def carry_on(url: str, tell: int) -> None:
 def stepped(run: Run, owner: Owner, tries: int) -> Run:
     """The next step of a run that has not ended."""
     if run.grant is None:
-        return transitions.take(run, owner, WORK, run.created_at)
+        return transitions.take(run, owner, run.created_at)
     if run.started_at is None:
         return transitions.start(run, run.grant, run.created_at)
     if tries < TRIES:
-        return transitions.fail(run, run.grant, "no luck", WORK, run.created_at, final=True)
+        return transitions.fail(run, run.grant, "no luck", run.created_at, final=True)
     return transitions.complete(run, run.grant, tries, run.created_at)
 
 

@@ -19,7 +19,7 @@ from asterism.api.system import LocalSystem
 from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
 from asterism.core.run.run import RETRY_KEYS, Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet, InvalidTerms
 from asterism.fleet.run_queries import UnknownBatch
 from asterism.store.memory import MemoryStore
@@ -137,7 +137,7 @@ class Films:
 
 
 def _taken(run: Run) -> Run:
-    return transitions.take(run, Owner("laptop", "session-laptop"), WORK, run.created_at)
+    return transitions.take(run, Owner("laptop", "session-laptop"), run.created_at)
 
 
 def _started(run: Run) -> Run:
@@ -152,13 +152,13 @@ def _completed(run: Run) -> Run:
 
 def _failed(run: Run) -> Run:
     assert run.grant is not None
-    return transitions.fail(run, run.grant, "no luck", WORK, run.created_at + 60.0, final=True)
+    return transitions.fail(run, run.grant, "no luck", run.created_at + 60.0, final=True)
 
 
 def _stopped(run: Run) -> Run:
     assert run.grant is not None
     assert run.stop_request == "cancel"
-    return transitions.fail(run, run.grant, "stopped", WORK, run.created_at + 60.0)
+    return transitions.fail(run, run.grant, "stopped", run.created_at + 60.0)
 
 
 async def films() -> Films:

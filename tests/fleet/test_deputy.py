@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from asterism.core.record import replace
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.coordinator import JITTER
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.settings import COORDINATOR, DEPUTY

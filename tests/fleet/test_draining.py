@@ -61,11 +61,11 @@ async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
     kitchen.line.slow["take" if way == "taken" else "commit"] = 2.0
     new = transitions.create("r-1", flow, {}, by="ann", now=stage.store.clock())
     if way == "created":
-        asyncio.get_running_loop().create_task(kitchen.fleet.place(new, flow))
+        asyncio.get_running_loop().create_task(kitchen.fleet.place(new))
     elif way == "taken":
         await stage.person.ledger.add(new, lambda offered: offered)
     else:
-        await stage.person.place(new, flow)
+        await stage.person.place(new)
     await stage.until(lambda: new.id in stage.store._runs)
     return await stage.reaches(new, "processing")
 

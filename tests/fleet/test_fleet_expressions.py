@@ -10,13 +10,13 @@ import pytest
 from asterism.base import expressions
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.record import replace
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.run_explanation import explain_run
 from asterism.store.protocol import PutRegister, PutSession
 from tests.base.cel.cel_bombs import CONSTANT, over
-from tests.fleet.device.device_scenes import Reports, check, command, execute, executors
+from tests.fleet.device.device_scenes import Reports, a_run, check, command, execute, executors
 from tests.fleet.fleet_scenes import WORK, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -51,18 +51,13 @@ async def test_a_device_with_a_rule_that_always_costs_too_much_does_not_start(
 async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
     """Written past every check, as by an older version or another program."""
     bad = Workflow("heavy", call="work:do", requires=bomb, version=1)
-    await stage.store.commit(
-        [
-            PutRegister("workflow-version/heavy@1", bad.to_json(), None),
-            PutRegister("workflow/heavy", {"version": 1}, None),
-        ]
-    )
+    await stage.store.commit([PutRegister("workflow/heavy", bad.to_json(), None)])
     kitchen = await stage.device("kitchen")
     heavy = await stage.person.create("heavy")
     assert heavy.status == "created"
     placer = await stage.person.placer(fresh=True)
-    assert "could not be evaluated" in placer.choose(heavy, bad).refused["kitchen"]
-    assert "steps" in placer.choose(heavy, bad).refused["kitchen"]
+    assert "could not be evaluated" in placer.choose(heavy).refused["kitchen"]
+    assert "steps" in placer.choose(heavy).refused["kitchen"]
     await stage.monitor().run_pass()  # a pass of the coordinator goes past it
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
@@ -88,7 +83,7 @@ async def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_wor
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     placer = await stage.person.placer(fresh=True)
-    said = placer.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
+    said = placer.choose(replace(run, avoid=frozenset())).refused["garage"]
     assert said.startswith("its own rule: ")
     assert "steps" in said
 
@@ -199,7 +194,7 @@ def test_without_asking_first_the_work_is_evaluated(
     """The safeguard switched off."""
     made = executors(NOTHING)
     monkeypatch.setattr(made, "_judge_early", lambda *_: None)
-    made.check(workflow, run_input)
+    made.check(a_run(workflow, run_input))
     with pytest.raises(PolicyForbids):
         asyncio.run(made.execute(Reports().work(workflow, run_input)))
     assert evaluated != []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.lease import Lease
 from tests.fleet.fleet_scenes import Stage
 

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.device_connection import (
     BreakOff,
     Claim,
@@ -100,7 +100,7 @@ async def test_a_result_of_an_earlier_process_is_refused_if_the_run_was_given_aw
     await stage.until(lambda: list(stage.outboxes["kitchen"].waiting()))
     await kitchen.leave()
     attic = await stage.device("attic", heartbeat=3.0, heartbeat_timeout=10.0)
-    await stage.person.ledger.change(run.id, lambda r, f: transitions.lose(r, f, stage.store.clock(), "silent"))
+    await stage.person.ledger.change(run.id, lambda r: transitions.lose(r, stage.store.clock(), "silent"))
     await stage.at_work(attic, run)
     await stage.device("kitchen")
     assert list(stage.outboxes["kitchen"].waiting()) == []
@@ -175,10 +175,10 @@ def test_a_step_is_the_same_after_the_wire(step: OwnerStep) -> None:
 def test_a_step_recognises_itself_in_the_record_and_no_other(ended: OwnerStep) -> None:
     owner, flow = Owner("kitchen", "s"), Workflow("w", call="work:do", retries=3)
     run = transitions.create("r", flow, {}, by="ann", now=1.0).changed(epoch=2)
-    run = transitions.take(run, owner, flow, 2.0, starts=True)
+    run = transitions.take(run, owner, 2.0, starts=True)
     assert run.grant == GRANT
     assert not ended.was_applied(run)
-    after = ended.apply(run, flow, 3.0)
+    after = ended.apply(run, 3.0)
     assert ended.was_applied(after)
     others = [step for step in (Complete(GRANT, 1), Fail(GRANT, "no"), Release(GRANT, "released", "")) if step != ended]
     assert not any(other.was_applied(after) for other in others)

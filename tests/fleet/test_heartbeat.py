@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.worker import Worker
 from asterism.store.protocol import Write
 from asterism.store.store_errors import Conflict
@@ -80,12 +80,12 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     worker: Worker = kitchen.agent.worker
     stored = await stage.read(run)
     for _ in range(3):
-        worker.receive(stored, WORK, Clock().time())
+        worker.receive(stored, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (1, 1)
     kitchen.hands.finish(run)
     await stage.end_of(run)
     await stage.until(lambda: not len(worker))
-    worker.receive(stored, WORK, Clock().time())
+    worker.receive(stored, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 1)
 
 
@@ -105,7 +105,7 @@ async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) 
     await stage.end_of(run)
     await stage.until(lambda: not len(worker))
     assert [worker.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
-    worker.receive(first, WORK, Clock().time())
+    worker.receive(first, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 2)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from asterism.core.run.run import COMPLETED, FAILED, Progress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.run import COMPLETED, FAILED, Progress, Run
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.lease import Lease
@@ -37,13 +37,13 @@ class Worker:
         self._work = work
         self.begun = 0
 
-    def objection(self, workflow: Workflow) -> None:
+    def objection(self, run: Run) -> None:
         return None
 
-    def check(self, workflow: Workflow, run_input: Any) -> None:
+    def check(self, run: Run) -> None:
         return None
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
+    def judges_each(self, run: Run) -> bool:
         return False
 
     async def probe(self) -> None:

@@ -108,7 +108,7 @@ async def test_a_result_twice_is_recorded_once(stage: Stage) -> None:
     assert [entry.what for entry in ended.story].count("completed") == 1
     with pytest.raises(Exception, match="can no longer complete it"):
         await kitchen.fleet.ledger.change(
-            run.id, lambda r, _: transitions.complete(r, transitions.Grant(run.id, kitchen.session, 1), 43, 1.0)
+            run.id, lambda r: transitions.complete(r, transitions.Grant(run.id, kitchen.session, 1), 43, 1.0)
         )
     assert (await stage.read(run)).output == 42
     assert await stage.notices("late") == []
@@ -119,7 +119,7 @@ async def test_a_run_that_was_taken_away_is_stopped_with_the_next_heartbeat(stag
     run = await stage.person.create(replace(WORK, heartbeat=5.0))
     await stage.at_work(kitchen, run)
     stored = await stage.read(run)
-    lost = await stage.person.ledger.change(stored, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
+    lost = await stage.person.ledger.change(stored, lambda r: transitions.lose(r, stage.store.clock(), "test"))
     began = stage.now()
     await stage.until(lambda: not kitchen.hands.busy)
     assert stage.now() - began <= 5.5
@@ -224,8 +224,8 @@ async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_
     await stage.at_work(kitchen, run)
     kitchen.hands.stopping = 4.0
     stored = await stage.read(run)
-    await stage.person.ledger.change(stored, lambda r, f: transitions.lose(r, f, stage.store.clock(), "test"))
-    await stage.person.ledger.change(run.id, lambda r, _: r.changed(avoid=(), revision=r.revision + 1))
+    await stage.person.ledger.change(stored, lambda r: transitions.lose(r, stage.store.clock(), "test"))
+    await stage.person.ledger.change(run.id, lambda r: r.changed(avoid=(), revision=r.revision + 1))
     await stage.until(lambda: len(kitchen.hands.begun) == 2)
     (_, first, _), (_, second, began) = kitchen.hands.begun
     [(_, _, stopped)] = kitchen.hands.stopped

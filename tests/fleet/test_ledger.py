@@ -12,7 +12,7 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, failure_notice, happened
 from asterism.store.protocol import Notice, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
@@ -33,21 +33,21 @@ def _grant(run: Run) -> Any:
     return run.grant
 
 
-STEPS: dict[str, tuple[str, Callable[[Run, Workflow, float], Run]]] = {
-    "assign": ("created", lambda run, flow, now: transitions.assign(run, KITCHEN, flow, by="hub", now=now)),
-    "take": ("created", lambda run, flow, now: transitions.take(run, KITCHEN, flow, now)),
-    "claim": ("assigned", lambda run, flow, now: transitions.claim(run, _grant(run), flow, now)),
-    "decline": ("assigned", lambda run, flow, now: transitions.decline(run, _grant(run), "on battery", now)),
-    "start": ("claimed", lambda run, flow, now: transitions.start(run, _grant(run), now)),
-    "complete": ("processing", lambda run, flow, now: transitions.complete(run, _grant(run), 42, now)),
-    "fail": ("processing", lambda run, flow, now: transitions.fail(run, _grant(run), "no", flow, now)),
-    "release": ("processing", lambda run, flow, now: transitions.release(run, _grant(run), "released", "", now)),
-    "lose": ("processing", lambda run, flow, now: transitions.lose(run, flow, now, "silent")),
-    "give up": ("created", lambda run, flow, now: transitions.give_up(run, now, "nobody")),
-    "cancel": ("created", lambda run, flow, now: transitions.cancel(run, now, "ann")),
-    "ask to cancel": ("processing", lambda run, flow, now: transitions.cancel(run, now, "ann")),
-    "pause": ("assigned", lambda run, flow, now: transitions.pause(run, now, "ann")),
-    "resume": ("paused", lambda run, flow, now: transitions.resume(run, now, "ann")),
+STEPS: dict[str, tuple[str, Callable[[Run, float], Run]]] = {
+    "assign": ("created", lambda run, now: transitions.assign(run, KITCHEN, by="hub", now=now)),
+    "take": ("created", lambda run, now: transitions.take(run, KITCHEN, now)),
+    "claim": ("assigned", lambda run, now: transitions.claim(run, _grant(run), now)),
+    "decline": ("assigned", lambda run, now: transitions.decline(run, _grant(run), "on battery", now)),
+    "start": ("claimed", lambda run, now: transitions.start(run, _grant(run), now)),
+    "complete": ("processing", lambda run, now: transitions.complete(run, _grant(run), 42, now)),
+    "fail": ("processing", lambda run, now: transitions.fail(run, _grant(run), "no", now)),
+    "release": ("processing", lambda run, now: transitions.release(run, _grant(run), "released", "", now)),
+    "lose": ("processing", lambda run, now: transitions.lose(run, now, "silent")),
+    "give up": ("created", lambda run, now: transitions.give_up(run, now, "nobody")),
+    "cancel": ("created", lambda run, now: transitions.cancel(run, now, "ann")),
+    "ask to cancel": ("processing", lambda run, now: transitions.cancel(run, now, "ann")),
+    "pause": ("assigned", lambda run, now: transitions.pause(run, now, "ann")),
+    "resume": ("paused", lambda run, now: transitions.resume(run, now, "ann")),
 }
 
 
@@ -57,13 +57,13 @@ async def run_that_is(stage: Stage, state: str) -> Run:
     ledger = stage.person.ledger
     now = stage.store.clock
     if state == "paused":
-        return await ledger.change(run, lambda r, _: transitions.pause(r, now(), "ann"))
+        return await ledger.change(run, lambda r: transitions.pause(r, now(), "ann"))
     if state in ("assigned", "claimed", "processing"):
-        run = await ledger.change(run, lambda r, f: transitions.assign(r, KITCHEN, f, by="hub", now=now()))
+        run = await ledger.change(run, lambda r: transitions.assign(r, KITCHEN, by="hub", now=now()))
     if state in ("claimed", "processing"):
-        run = await ledger.change(run, lambda r, f: transitions.claim(r, _grant(r), f, now()))
+        run = await ledger.change(run, lambda r: transitions.claim(r, _grant(r), now()))
     if state == "processing":
-        run = await ledger.change(run, lambda r, _: transitions.start(r, _grant(r), now()))
+        run = await ledger.change(run, lambda r: transitions.start(r, _grant(r), now()))
     return run
 
 
@@ -75,7 +75,7 @@ async def test_a_change_whose_answer_got_lost_is_recognised_and_not_made_twice(s
     line.loses["commit"] = 1
     fleet = stage.fleet("kitchen", line)
     await asyncio.sleep(5.0)
-    after = await fleet.ledger.change(run.id, lambda r, f: step(r, f, stage.store.clock()))
+    after = await fleet.ledger.change(run.id, lambda r: step(r, stage.store.clock()))
     assert after == await stage.read(run)
     assert (line.asked["commit"], after.revision) == (1, run.revision + 1)
 
@@ -86,7 +86,7 @@ async def test_a_change_that_got_lost_on_the_way_is_made_again(stage: Stage, nam
     run = await run_that_is(stage, state)
     line = Line(stage.store)
     line.drops["commit"] = 3
-    after = await stage.fleet("kitchen", line).ledger.change(run, lambda r, f: step(r, f, stage.store.clock()))
+    after = await stage.fleet("kitchen", line).ledger.change(run, lambda r: step(r, stage.store.clock()))
     assert after == await stage.read(run)
     assert (line.asked["commit"], after.revision) == (4, run.revision + 1)
 
@@ -107,7 +107,7 @@ async def test_a_change_that_arrives_after_it_was_tried_again_is_recognised(stag
             await stage.store.commit(writes)
 
     ledger.store = Slow(stage.store)
-    after = await ledger.change(run, lambda r, _: transitions.complete(r, _grant(r), 42, now()))
+    after = await ledger.change(run, lambda r: transitions.complete(r, _grant(r), 42, now()))
     assert after == tries[0] == await stage.read(run)
     assert tries[0].story != tries[1].story
 
@@ -117,7 +117,7 @@ async def test_a_writer_that_loses_the_race_reads_again(stage: Stage) -> None:
     await stage.person.pause(run.id, "first")
     seen = []
 
-    def step(before: Run, _: Workflow) -> Run:
+    def step(before: Run) -> Run:
         seen.append(before.revision)
         return transitions.cancel(before, stage.store.clock(), "bob")
 
@@ -129,7 +129,7 @@ async def test_a_writer_that_loses_the_race_reads_again(stage: Stage) -> None:
 async def test_a_step_that_changes_nothing_writes_nothing(stage: Stage) -> None:
     run = await stage.person.create(WORK)
     line = Line(stage.store)
-    assert await stage.fleet("ann", line).ledger.change(run, lambda r, _: r) is run
+    assert await stage.fleet("ann", line).ledger.change(run, lambda r: r) is run
     assert not line.asked["commit"]
 
 
@@ -152,22 +152,22 @@ async def test_a_run_that_is_not_there_is_said_not_to_be(stage: Stage) -> None:
 
 async def test_an_invalid_step_of_an_owner_is_refused_and_changes_nothing(stage: Stage) -> None:
     run = await run_that_is(stage, "processing")
-    lost = await stage.person.ledger.change(run, lambda r, f: transitions.lose(r, f, 5.0, "silent"))
+    lost = await stage.person.ledger.change(run, lambda r: transitions.lose(r, 5.0, "silent"))
     with pytest.raises(RunRefused, match="epoch 1 can no longer complete it"):
-        await stage.person.ledger.change(run, lambda r, _: transitions.complete(r, _grant(run), 42, 6.0))
+        await stage.person.ledger.change(run, lambda r: transitions.complete(r, _grant(run), 42, 6.0))
     assert await stage.read(run) == lost
 
 
 def test_a_write_is_recognised_in_the_story_of_a_run() -> None:
     run = transitions.create("r", WORK, {}, by="ann", now=0.0)
-    ours = transitions.take(run, KITCHEN, WORK, 1.0)
-    theirs = transitions.take(run, Owner("kitchen", "kitchen-2"), WORK, 1.0)
+    ours = transitions.take(run, KITCHEN, 1.0)
+    theirs = transitions.take(run, Owner("kitchen", "kitchen-2"), 1.0)
     assert happened(ours, ours)
     assert happened(ours, transitions.start(ours, _grant(ours), 2.0))
     assert happened(ours, transitions.release(ours, _grant(ours), "released", "", 2.0))
     assert not happened(ours, run), "it has not been written yet"
     assert not happened(ours, theirs), "the same words at the same moment, of another session"
-    assert not happened(ours, transitions.take(run, KITCHEN, WORK, 2.0)), "at another moment"
+    assert not happened(ours, transitions.take(run, KITCHEN, 2.0)), "at another moment"
 
 
 # -- creating --------------------------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
     with pytest.raises(Exception, match="only a run that has ended can be retried"):
         await stage.person.retry(run.id)
 
-    def fail(before: Run, flow: Workflow) -> Run:
+    def fail(before: Run) -> Run:
         half = before.changed(progress=transitions.Progress(5, 10))
-        return transitions.fail(half, _grant(before), "no", flow, stage.store.clock())
+        return transitions.fail(half, _grant(before), "no", stage.store.clock())
 
     old = await stage.person.ledger.change(run, fail)
     new = await stage.person.retry(run.id)
@@ -246,8 +246,8 @@ async def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not
     run = await run_that_is(stage, "processing")
     line = Line(stage.store)
 
-    def fail(before: Run, flow: Workflow) -> Run:
-        return transitions.fail(before, _grant(before), "out of paper", flow, 9.0)
+    def fail(before: Run) -> Run:
+        return transitions.fail(before, _grant(before), "out of paper", 9.0)
 
     await stage.fleet("kitchen", line).ledger.change(run, fail)
     assert line.asked["commit"] == 1

@@ -19,7 +19,7 @@ from asterism.core.limits import Limit
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.stored_limits import LimitedQueue, StoredLimits, set_limit
 from asterism.store.memory import MemoryStore
@@ -76,7 +76,7 @@ async def acquire(store: ShakyStore, seed: int, number: int) -> None:
         await store.commit([PutSession(session, None)])
         while store.acquired < number:
             request = TakeRequest(name, frozenset(), store.clock() + 1.0, 2)
-            for run in (await queue.take(request, partial(_taken, session.owner, flow, store.clock()), 2)).runs:
+            for run in (await queue.take(request, partial(_taken, session.owner, store.clock()), 2)).runs:
                 await store.turns()
                 await fleet.ledger.change(run.id, partial(_ended, chance.random(), run))
             await store.prune(1e12, 1000)
@@ -87,21 +87,21 @@ async def acquire(store: ShakyStore, seed: int, number: int) -> None:
     await asyncio.gather(*(work(f"device {device}") for device in range(8)))
 
 
-def _taken(owner: Owner, flow: Workflow, now: float, run: Run) -> Run:
-    return transitions.take(run, owner, flow, now, starts=True)
+def _taken(owner: Owner, now: float, run: Run) -> Run:
+    return transitions.take(run, owner, now, starts=True)
 
 
-def _ended(share: float, run: Run, stored: Run, flow: Workflow) -> Run:
+def _ended(share: float, run: Run, stored: Run) -> Run:
     """How a run ends, by a share from 0 to 1: it completes, is lost with its device, is released, or fails."""
     grant, now = run.grant, 1_000_000.0
     assert grant is not None
     if share < 0.3:
         return transitions.complete(stored, grant, None, now)
     if share < 0.7:
-        return transitions.lose(stored, flow, now, "no heartbeat arrived", counted=False)
+        return transitions.lose(stored, now, "no heartbeat arrived", counted=False)
     if share < 0.9:
         return transitions.release(stored, grant, "released", "", now)
-    return transitions.fail(stored, grant, "no luck", flow, now)
+    return transitions.fail(stored, grant, "no luck", now)
 
 
 def most_at_once(seed: int, number: int) -> int:
@@ -144,14 +144,13 @@ async def work_off(url: str, name: str, told: int) -> None:
             await commit(writes)
 
         fleet.store.commit = telling  # type: ignore[method-assign]
-        flow = await fleet.workflows.latest(FLOW.name)
         session = Session(f"{name} {os.getpid()}", name, fleet.store.clock(), slots=2)
         await commit([PutSession(session, None)])
         queue = LimitedQueue(fleet.store, fleet.clock)
         while await fleet.store.waiting():
             now = fleet.store.clock()
             request = TakeRequest(name, frozenset(), now, 2)
-            for run in (await queue.take(request, partial(_taken, session.owner, flow, now), 2)).runs:
+            for run in (await queue.take(request, partial(_taken, session.owner, now), 2)).runs:
                 await fleet.ledger.change(run.id, partial(_ended, 0.0, run))
 
 
@@ -170,8 +169,8 @@ async def lose_the_dead(url: str) -> int:
         return len(held)
 
 
-def _lost(now: float, run: Run, flow: Workflow) -> Run:
-    return transitions.lose(run, flow, now, "its process was killed", counted=False)
+def _lost(now: float, run: Run) -> Run:
+    return transitions.lose(run, now, "its process was killed", counted=False)
 
 
 def kill_repeatedly(url: str, kills: int, runs: int) -> None:

@@ -12,7 +12,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.limits import InvalidLimit, Limit, LimitBook, Rate, UnknownLimit, uses_of
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import UnknownField
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.fleet.run_explanation import explain_run
 from asterism.fleet.stored_limits import LimitNotSet, StoredLimits, read_limits, remove_limit, set_limit

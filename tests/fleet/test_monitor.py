@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -11,7 +10,7 @@ from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import ABROAD, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import monitor as monitoring
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
@@ -42,10 +41,10 @@ async def processing(stage: Stage, owner: Owner, flow: Workflow = WORK) -> Run:
     run = await stage.fleet("ben").create(flow, device=owner.device)
     now = stage.store.clock
 
-    def step(current: Run, flow: Workflow) -> Run:
-        current = current if current.session is not None else transitions.take(current, owner, flow, now())
+    def step(current: Run) -> Run:
+        current = current if current.session is not None else transitions.take(current, owner, now())
         if current.status == "assigned":
-            current = transitions.claim(current, current.grant, flow, now())  # type: ignore[arg-type]
+            current = transitions.claim(current, current.grant, now())  # type: ignore[arg-type]
         return transitions.start(current, current.grant, now())  # type: ignore[arg-type]
 
     return await stage.person.ledger.change(run.id, step)
@@ -72,7 +71,7 @@ async def test_a_claim_that_is_not_begun_runs_out(stage: Stage) -> None:
     run = await stage.person.create(replace(WORK, heartbeat_timeout=1000.0))
     claimed = await stage.person.ledger.change(
         run,
-        lambda r, f: transitions.claim(r, r.grant, f, stage.store.clock()),  # type: ignore[arg-type]
+        lambda r: transitions.claim(r, r.grant, stage.store.clock()),  # type: ignore[arg-type]
     )
     assert claimed.session == session.id
     await watch(stage.monitor(), 800.0)
@@ -149,7 +148,7 @@ async def test_a_run_that_is_lost_too_often_is_given_up_and_its_series_goes_on(s
     now = stage.store.clock
     next_one = await stage.person.create(flow, series="films")
     await stage.person.ledger.change(
-        run.id, lambda r, f: transitions.take(transitions.admit(r), session.owner, f, now(), starts=True)
+        run.id, lambda r: transitions.take(transitions.admit(r), session.owner, now(), starts=True)
     )
     await watch(stage.monitor(), 120.0)
     stored = await stage.read(run)
@@ -202,7 +201,7 @@ async def test_the_most_urgent_is_handed_out_first_and_nothing_while_it_backs_of
     low, high = await stage.person.create(WORK), await stage.person.create(WORK, priority=5)
     later = await stage.person.create(WORK, priority=9)
     await stage.person.ledger.change(
-        later.id, lambda r, _: r.changed(not_before=stage.store.clock() + 50.0, revision=r.revision + 1)
+        later.id, lambda r: r.changed(not_before=stage.store.clock() + 50.0, revision=r.revision + 1)
     )
     await idle(stage, "kitchen")
     await stage.monitor().run_pass()
@@ -422,25 +421,6 @@ async def test_a_monitor_that_rarely_looks_finds_the_dead_all_the_same(stage: St
     await stage.until(lambda: stage.store._runs[run.id].status != "processing")
     assert stage.now() - began < 200.0 + 5 * every
     assert not hub.task.done()
-
-
-async def test_a_poisoned_run_does_not_end_the_devices_that_watch(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    hub = await stage.device("hub", monitor_every=5.0)
-    run = await stage.person.create(WORK)
-    await stage.at_work(hub, run)
-    session = await idle(stage, "kitchen")
-    poisoned = await processing(stage, session.owner, replace(WORK, name="poison"))
-    stage.store._registers.pop("workflow-version/poison@1")
-    await asyncio.sleep(300.0)
-    assert not hub.task.done()
-    assert hub.hands.busy == {run.id}
-    assert "there is no version 1 of workflow 'poison'" in caplog.text
-    assert (await stage.read(poisoned)).status == "processing"
-
-
-Scene = Callable[[Stage], Awaitable[None]]
 
 
 async def test_a_store_out_of_reach_does_not_end_a_monitor(stage: Stage) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import fleet as fleets
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.store.protocol import PutCopy, PutRun

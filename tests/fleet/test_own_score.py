@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.record import replace
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device import take_order
 from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.device.take_order import REFRESH_INTERVAL, OwnScore

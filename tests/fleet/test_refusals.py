@@ -10,11 +10,12 @@ import pytest
 
 from asterism.core.record import replace
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.device.take_order import JUDGED_AHEAD
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.run_explanation import explain_run
+from tests.fleet.device.device_scenes import a_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -27,8 +28,8 @@ NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 class Strict(Hands):
     """Refuses what its input forbids."""
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
-        return "the policy forbids it" if run_input.get("forbidden") else None
+    def check(self, run: Run) -> str | None:
+        return "the policy forbids it" if run.input.get("forbidden") else None
 
 
 async def busy(stage: Stage, hands: Hands) -> tuple[Device, Run]:
@@ -65,7 +66,7 @@ async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     judged: list[Any] = []
     check = kitchen.hands.check
-    kitchen.hands.check = lambda flow, run_input: judged.append(run_input) or check(flow, run_input)  # type: ignore[method-assign,func-returns-value]
+    kitchen.hands.check = lambda run: judged.append(run.input) or check(run)  # type: ignore[method-assign,func-returns-value]
     await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
     await asyncio.sleep(1000.0)
@@ -86,7 +87,7 @@ async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stag
 
 async def test_a_run_to_be_judged_is_not_overtaken_by_less_urgent_ones(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
-    kitchen.hands.judges_each = lambda flow, run_input: bool(run_input)  # type: ignore[method-assign]
+    kitchen.hands.judges_each = lambda run: bool(run.input)  # type: ignore[method-assign]
     plain = await stage.person.create(WORK)
     urgent = await stage.person.create(WORK, {"n": 1}, priority=5)
     kitchen.hands.finish(first)
@@ -118,7 +119,7 @@ def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
     flow: Workflow, run_input: dict[str, Any], each: bool
 ) -> None:
     executors = DeviceExecutor(DevicePolicy.open(), device="kitchen", session="s")
-    assert executors.judges_each(flow, run_input) is each
+    assert executors.judges_each(a_run(flow, run_input)) is each
 
 
 @before_taking
@@ -164,7 +165,7 @@ async def test_a_run_that_is_judged_when_it_begins_goes_to_another_device(stage:
 async def test_without_judging_first_a_refused_run_shows_a_grant(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
     kitchen, first = await busy(stage, Hands())
-    kitchen.hands.judges_each = lambda flow, run_input: False  # type: ignore[method-assign]
+    kitchen.hands.judges_each = lambda run: False  # type: ignore[method-assign]
     run = await stage.person.create(WORK)
     kitchen.hands.refuses = "the policy forbids it"
     kitchen.hands.finish(first)

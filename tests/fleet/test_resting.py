@@ -10,7 +10,7 @@ import pytest
 from asterism.core.record import replace
 from asterism.core.run import placement, transitions
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Stage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.protocol import PutLog, PutRun
 from asterism.store.watches import check_distinct_records
 from tests.fleet.fleet_scenes import WORK, Device, Stage

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from asterism.base import secret_mask
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_queries import masks_of
 from asterism.store.memory import MemoryStore
@@ -27,7 +27,7 @@ def test_runs_that_refer_to_the_same_secrets_share_a_mask(monkeypatch: pytest.Mo
         await fleet.workflows.add(Workflow("work", argv=("true",)))
         secret = {"secret": "SHOP_TOKEN"}
         runs = await fleet.create_many("work", [{}, {}, {}, {"token": secret}, {"token": secret}])
-        masks = await masks_of(fleet, runs)
+        masks = masks_of(runs)
         texts = [masks[run.id].text("the word swordfish-7") for run in runs]
         assert texts == ["the word [secret]"] * 5
         assert [masks[run.id].values for run in runs] == [{}] * 3 + [{"SHOP_TOKEN": "swordfish-7"}] * 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.core.schedule.ticks import moved_to
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.scheduled_work import SchedulePass, read_schedule, schedule_key, ticks_of

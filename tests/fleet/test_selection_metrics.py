@@ -64,8 +64,8 @@ async def test_a_lost_device_shows_with_its_score(stage: Stage) -> None:
 
 def lost(run: Run, now: float) -> Run:
     session = Session("s", "attic", now)
-    taken = transitions.take(run, Owner("attic", session.id), WORK, now, scores={"attic": 33.0})
-    return transitions.lose(taken, WORK, now, "silence")
+    taken = transitions.take(run, Owner("attic", session.id), now, scores={"attic": 33.0})
+    return transitions.lose(taken, now, "silence")
 
 
 async def test_runs_before_the_window_and_beyond_the_limit_are_not_read(stage: Stage) -> None:

@@ -13,7 +13,6 @@ from asterism.core.run import transitions
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.worker import GRANTS_REMEMBERED
 from asterism.fleet.monitor import PRUNE_INTERVAL, WHOLE_PRUNE_INTERVAL, Monitor
-from asterism.fleet.workflows import VERSIONS
 from asterism.store.protocol import PutRegister
 from tests.fleet.fleet_scenes import WORK, Hands, Stage
 
@@ -30,7 +29,7 @@ class Quick(Hands):
     async def execute(self, work: RunWork) -> Any:
         return "done"
 
-    def judges_each(self, flow: Any, run_input: Any) -> bool:
+    def judges_each(self, run: Any) -> bool:
         return True
 
 
@@ -45,13 +44,14 @@ def sizes(*owners: object) -> dict[str, int]:
 
 
 async def hours(stage: Stage, monitor: Monitor, number: float, first: int) -> int:
-    """Runs of plans, one after the other, each of a workflow of its own, and passes of the monitor."""
+    """Runs of plans, one after the other, each with work of its own, and passes of the monitor."""
     end = stage.now() + number * 3600.0
     while stage.now() < end:
-        flow = replace(WORK, name=f"plan:{first}", version=1)
+        work = replace(WORK.work, description=f"{first}")
         ended = PutRegister(f"plan/{first}", {"ended_at": stage.store.clock()}, None)
-        await stage.store.commit([PutRegister(f"{VERSIONS}{flow.name}@1", flow.to_json(), None), ended])
-        run = transitions.create(f"{first:010}", flow, {"n": first}, by="ann", now=stage.store.clock())
+        await stage.store.commit([ended])
+        now, origin = stage.store.clock(), (f"plan:{first}", 0)
+        run = transitions.create(f"{first:010}", work, {"n": first}, by="ann", now=now, origin=origin)
         await stage.person.ledger.add(run, lambda offered: offered)  # to all, so that the device judges it
         first += 1
         for _ in range(int(EVERY / 10.0)):
@@ -64,13 +64,13 @@ async def hours(stage: Stage, monitor: Monitor, number: float, first: int) -> in
 @pytest.mark.long
 @pytest.mark.parametrize("days", [0.25, 3.0])
 async def test_nothing_grows_with_time(stage: Stage, monkeypatch: pytest.MonkeyPatch, days: float) -> None:
-    monkeypatch.setattr("asterism.fleet.workflows.MOST_KNOWN", 40)
+    monkeypatch.setattr("asterism.fleet.device.claimer.MOST_KINDS", 40)
     await stage.person.configure(keep=KEEP)
     monitor = stage.monitor("hub")
     device = await stage.device("kitchen")
     device.hands = device.agent.worker.executor = Quick()
-    owners = (stage.store, monitor, monitor.fleet, monitor.fleet.workflows, monitor._schedules)
-    parts = (device.agent.claimer, device.agent.worker, device.agent.heartbeat, device.fleet, device.fleet.workflows)
+    owners = (stage.store, monitor, monitor.fleet, monitor._schedules)
+    parts = (device.agent.claimer, device.agent.worker, device.agent.heartbeat, device.fleet)
     made = await hours(stage, monitor, 24.0 * days / 2, 0)
     before = sizes(*owners, *parts)
     await hours(stage, monitor, 24.0 * days / 2, made)

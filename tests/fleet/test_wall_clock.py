@@ -11,7 +11,7 @@ import pytest
 
 from asterism.base.clock import BootClock
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from tests.process_scenes import PATIENCE
 

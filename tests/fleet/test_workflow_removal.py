@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from asterism.core.run.workflow import Workflow
-from asterism.fleet import workflows
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.retention import prune
-from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS, UnknownWorkflow, WorkflowInUse, Workflows
+from asterism.fleet.workflows import LATEST, VERSIONS, UnknownWorkflow
 from asterism.store.memory import MemoryStore
-from asterism.store.sqlite import SqliteStore
+from asterism.store.protocol import PutRegister
 
 
 async def test_a_removed_workflow_is_gone_and_can_be_added_again() -> None:
@@ -27,48 +27,33 @@ async def test_a_removed_workflow_is_gone_and_can_be_added_again() -> None:
         assert [flow.version for flow in await fleet.workflows.all()] == [2]
 
 
-async def test_a_workflow_is_not_removed_while_a_run_of_it_is_open() -> None:
-    async with Fleet(MemoryStore()) as fleet:
-        await fleet.workflows.add(Workflow("work", shell="true"))
+async def test_a_run_needs_no_workflow_once_it_is_created(tmp_path: Path) -> None:
+    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
+        flow = await fleet.workflows.add(Workflow("work", shell="true"))
         run = await fleet.create("work")
-        with pytest.raises(WorkflowInUse, match=f"run {run.id} has not ended"):
-            await fleet.workflows.remove("work")
-        await fleet.cancel(run.id)
+        await fleet.workflows.add(Workflow("work", shell="false"))
         await fleet.workflows.remove("work")
-        assert (await fleet.workflows.get("work", run.version)).name == "work", "its ended run still has it"
+        assert await fleet.store.registers(VERSIONS) == []
+        assert (await fleet.run(run.id)).work == flow.work
+        await fleet.cancel(run.id)
+        again = await fleet.retry(run.id)
+        assert (again.work, again.workflow, again.version) == (flow.work, "work", 1)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["guarded", "ablation"])
-async def test_a_version_of_a_removed_workflow_is_never_used_again(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
-    """Another process remembers the versions that it has read."""
-    store = MemoryStore()
-    here, elsewhere = Workflows(store), Workflows(store)
-    await here.add(Workflow("work", shell="true"))
-    assert (await elsewhere.latest("work")).shell == "true"
-    await here.remove("work")
-    for register in await store.registers("workflow"):
-        if not kept or not register.key.startswith(workflows.LATEST):  # retention keeps the pointer
-            await store.commit([workflows.PutRegister(register.key, None, register.revision)])
-    new = await here.add(Workflow("work", shell="false"))
-    assert ((await elsewhere.get("work", new.version)).shell == "false") is kept
-    await store.close()
-
-
-async def test_versions_of_a_removed_workflow_are_deleted_with_the_last_of_their_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
-) -> None:
-    async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
-        assert isinstance(fleet.store, SqliteStore)
-        await fleet.workflows.add(Workflow("work", shell="true"))
-        run = await fleet.create("work")
-        await fleet.workflows.add(Workflow("work", shell="false"))
-        await fleet.cancel(run.id)
+async def test_the_number_of_a_version_is_never_used_again(kept: bool) -> None:
+    """A run says from which version it was created."""
+    async with Fleet(MemoryStore()) as fleet:
+        first = await fleet.workflows.add(Workflow("work", shell="true"))
         await fleet.workflows.remove("work")
-        later = fleet.store.clock() + 2 * UNUSED_AGE
-        monkeypatch.setattr(fleet.store, "clock", lambda: later)
-        assert await prune(fleet.store, 0.0, 100) == 0
-        assert [register.key for register in await fleet.store.registers(VERSIONS)] == [f"{VERSIONS}work@1"]
-        assert await prune(fleet.store, later, 100) == 1
-        assert await prune(fleet.store, later, 100) == 0
-        assert await fleet.store.registers(VERSIONS) == []
-        assert await fleet.store.registers(OF_PEERS) == []
+        for register in await fleet.store.registers(LATEST) if not kept else ():
+            await fleet.store.commit([PutRegister(register.key, None, register.revision)])
+        assert ((await fleet.workflows.add(Workflow("work", shell="false"))).version > first.version) is kept
+
+
+async def test_the_versions_of_another_workflow_with_such_a_name_stay() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        for name in ("work", "work@2"):
+            await fleet.workflows.add(Workflow(name, shell="true"))
+        await fleet.workflows.remove("work")
+        assert [register.key for register in await fleet.store.registers(VERSIONS)] == [f"{VERSIONS}work@2@1"]

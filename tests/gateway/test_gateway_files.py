@@ -27,7 +27,7 @@ from asterism.base.http_limits import Bodies, Limits
 from asterism.base.listen_address import ListenAddress
 from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Owner, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.artifacts import Artifacts
 from asterism.fleet.fleet import Fleet
 from asterism.gateway import device_storage, gateway_connection, gateway_content

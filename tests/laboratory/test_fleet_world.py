@@ -11,7 +11,7 @@ import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import monitor
 from asterism.fleet.device import heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent

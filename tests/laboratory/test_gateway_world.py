@@ -46,7 +46,7 @@ def repeated_steps_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
 def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """The grant of a result is not compared with the run."""
 
-    def applied(step: Any, run: Any, flow: Any, now: float) -> Any:
+    def applied(step: Any, run: Any, now: float) -> Any:
         return transitions.complete(run, run.grant or step.grant, step.output, now)
 
     patch.setattr(device_connection.Complete, "apply", applied)

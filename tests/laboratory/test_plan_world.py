@@ -107,8 +107,7 @@ def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
         work = copy.copy(work)
         work.epoch += 1000
-        flow = await plan.workflows.of(work.task, plan.journal)
-        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
+        return await self._place(await self._new_run(work, plan), work, plan)
 
     monkeypatch.setattr(FleetDevice, "_resumed_run", anew)
     noticed()

@@ -90,8 +90,7 @@ def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
 ) -> None:
     async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
         work.epoch += 1000
-        flow = await plan.workflows.of(work.task, plan.journal)
-        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
+        return await self._place(await self._new_run(work, plan), work, plan)
 
     monkeypatch.setattr(FleetDevice, "_resumed_run", anew)
     message = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from asterism.api.credentials import Credentials
 from asterism.api.operation import LARGEST_BODY
 from asterism.base.listen_address import ListenAddress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.mcp import mcp_http
 from asterism.mcp.mcp_http import mcp_routes

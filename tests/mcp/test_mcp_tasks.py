@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client, MCPError
 
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.mcp.mcp_tasks import EXTENSION, Work, task_id, work_of
 from tests.durable.durable_work import gate
 from tests.mcp.mcp_scenes import (

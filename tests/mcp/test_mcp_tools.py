@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 
 from asterism.core.record import replace
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.stored_plans import read_plan
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.mcp.mcp_tools import TOOLS, input_schema, output_schema

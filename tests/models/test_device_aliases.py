@@ -9,7 +9,7 @@ import pytest
 from asterism import Task
 from asterism.api import documents
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.device_key import DeviceKey
 from asterism.gateway.enrolment import enrol, invite

@@ -10,7 +10,7 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.messages import PROTOCOL, encode_record
@@ -77,7 +77,7 @@ class Side:
         return await self.step(
             run_id,
             lambda run: transitions.take(
-                run.changed(admitted=run.uses is not None), self.owner, FLOW, self.store.clock(), starts=True
+                run.changed(admitted=run.uses is not None), self.owner, self.store.clock(), starts=True
             ),
         )
 
@@ -180,7 +180,6 @@ class Liar:
             "more": False,
             "newest": 0,
             "records": records,
-            "workflows": [FLOW.to_json()],
             "devices": [],
             "wants": {},
             "lacks": [],

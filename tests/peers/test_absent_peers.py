@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
-from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, REASSIGNING
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
 from asterism.peers import remote_devices
 from asterism.peers.registry import Peer, largest_clock_lag
-from asterism.store.protocol import PutRegister, PutRun, PutSession
-from tests.peers.exchange_fixtures import FLOW, Side, three, two
+from asterism.store.protocol import PutSession
+from tests.peers.exchange_fixtures import Side, three, two
 
 COOK = Workflow("cook", argv=("true",), device="kitchen")
 DAY = 86_400.0
@@ -175,35 +172,3 @@ async def test_records_of_a_peer_with_a_slow_clock_are_ingested_and_kept() -> No
 def test_the_slowest_of_several_clocks_counts() -> None:
     assert largest_clock_lag([]) == largest_clock_lag([Peer("a"), Peer("b", skew=DAY)]) == 0.0
     assert largest_clock_lag([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
-
-
-# -- a missing workflow ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("broken", [None, {"name": "gone"}])
-async def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
-    broken: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        laptop = await Side("laptop").joined()
-        gone = Workflow("gone", argv=("true",), version=1, priority=9)
-        now = laptop.store.clock()
-        waits, avoids = (transitions.create(f"gone-{letter}", gone, {}, by="ann", now=now) for letter in "ab")
-        held = transitions.create("gone-c", gone, {}, by="ann", now=now)
-        late = transitions.assign(held, laptop.owner, gone, by="ann", now=now)
-        owned = transitions.take(transitions.create("gone-d", gone, {}, by="ann", now=now), _OTHER.owner, gone, now)
-        await laptop.store.commit([PutSession(_OTHER, None)])
-        avoids = avoids.changed(avoid=("laptop",), declined={"laptop": "no"})
-        await laptop.store.commit([PutRun(run, None) for run in (waits, avoids, late, owned)])
-        if broken is not None:
-            await laptop.store.commit([PutRegister("workflow-version/gone@1", broken, None)])
-        run = await laptop.create()
-        lost = transitions.take(await laptop.create(), _OTHER.owner, FLOW, now)
-        await laptop.store.commit([PutRun(lost, lost.revision - 1)])
-        await watches(laptop, 400)
-        assert (await laptop.run(run.id)).device == "laptop"
-        assert (await laptop.run(lost.id)).losses >= 1
-    assert sum("its runs are left alone" in record.getMessage() for record in caplog.records) == 1
-
-
-_OTHER = Session("other-1", "other", 0.0, host="other.local")

@@ -12,7 +12,6 @@ from asterism.core.errors import AsterismError
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, PROCESSING, Progress
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.membership import DeviceNameTaken, join
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.registry import PeerExists, PeerRefused, PeerRegistry, UnknownPeer
@@ -110,7 +109,7 @@ async def test_a_restored_store_receives_everything_again() -> None:
     answer = await laptop.exchange.answer(
         "kitchen",
         {
-            "protocol": 1,
+            "protocol": 2,
             "store": await kitchen.id(),
             "clock": kitchen.store.clock(),
             "feed": "f",
@@ -120,7 +119,6 @@ async def test_a_restored_store_receives_everything_again() -> None:
             "more": False,
             "newest": 0,
             "records": [],
-            "workflows": [],
             "devices": None,
             "wants": {},
             "lacks": [],
@@ -195,43 +193,7 @@ async def test_only_the_record_with_an_unavailable_blob_is_refused() -> None:
     assert len(await kitchen.notices("refused")) == 1
 
 
-# -- workflows, keys, devices ------------------------------------------------------------------------------------------
-
-
-async def test_an_imported_workflow_never_becomes_the_latest_version() -> None:
-    laptop, kitchen = await two()
-    await laptop.create()
-    await kitchen.fleet.workflows.add(Workflow("other", argv=("true",)))
-    await laptop.sync_with(kitchen)
-    with pytest.raises(AsterismError, match="there is no workflow 'transcode'"):
-        await kitchen.fleet.workflows.latest("transcode")
-    assert (await kitchen.fleet.workflows.get("transcode", 1)).argv == ("true",)
-    assert [workflow.name for workflow in await kitchen.fleet.workflows.all()] == ["other"]
-    mine = await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
-    assert mine.version == 2
-    assert (await kitchen.fleet.workflows.latest("transcode")).argv == ("false",)
-
-
-async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
-    laptop, kitchen = await two()
-    await laptop.create()
-    await laptop.sync_with(kitchen)
-    assert (await kitchen.fleet.workflows.add(FLOW)).version == 1
-    assert (await kitchen.fleet.workflows.latest("transcode")).version == 1
-
-
-async def test_runs_of_a_workflow_that_differs_here_are_refused() -> None:
-    laptop, kitchen = await two()
-    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
-    run = await laptop.create()
-    result = await kitchen.sync_with(laptop)
-    assert result.refused == 1
-    assert await kitchen.store.run(run.id) is None
-    [notice] = await kitchen.notices("refused")
-    assert "transcode@1 is one workflow here and another one there: they differ in argv, retries" in notice
-    await laptop.take(run.id)
-    await kitchen.sync_with(laptop)
-    assert len(await kitchen.notices("refused")) == 1
+# -- keys, devices -----------------------------------------------------------------------------------------------------
 
 
 async def test_remote_devices_are_assigned_work_and_take_it() -> None:
@@ -243,12 +205,12 @@ async def test_remote_devices_are_assigned_work_and_take_it() -> None:
     assert set(outlook.sessions) == {"laptop", "kitchen"}
     assert outlook.ranks["kitchen"] == 0.0
     run = await laptop.create(device="kitchen")
-    choice = outlook.choose(run, FLOW)
+    choice = outlook.choose(run)
     assert choice.owner == kitchen.owner
-    await laptop.step(run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=1.0))
+    await laptop.step(run.id, lambda record: transitions.assign(record, kitchen.owner, by="laptop", now=1.0))
     await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).status is ASSIGNED
-    await kitchen.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, kitchen.store.clock()))
+    await kitchen.step(run.id, lambda record: transitions.claim(record, record.grant, kitchen.store.clock()))
     assert await kitchen.left_to(run.id) is None
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status == "claimed"

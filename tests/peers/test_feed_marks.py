@@ -51,7 +51,7 @@ async def test_records_sent_without_whole_are_sent_again() -> None:
     feed = (await laptop.exchange._open())[1]
     late = {
         "protocol": PROTOCOL, "store": await laptop.id(), "clock": laptop.store.clock(), "feed": feed, "cursor": None,
-        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [], "workflows": [], "devices": None,
+        "after": 0, "upto": 1, "more": False, "newest": 1, "records": [], "devices": None,
         "wants": {}, "lacks": [], "whole": False,
     }  # fmt: skip
     answer = await kitchen.exchange.answer("laptop", late)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import monitor as monitor_module
 from asterism.fleet import run_explanation
 from asterism.fleet.extensions import extensions

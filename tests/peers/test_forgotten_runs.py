@@ -13,7 +13,7 @@ from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.registry import unknown_runs_key
 from asterism.store.protocol import PutRegister
 from tests.laboratory.simulator.peer_world import copy_of, put_back
-from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
+from tests.peers.exchange_fixtures import Direct, Side, three, two
 
 DAY = 86_400.0
 
@@ -105,7 +105,7 @@ async def test_a_known_failure_or_cancellation_outranks_a_closed_copy(how: str) 
         await kitchen.step(run.id, lambda record: transitions.cancel(record, kitchen.store.clock(), "ann"))
     await kitchen.step(
         run.id,
-        lambda record: transitions.fail(record, record.grant, "disk is full", FLOW, kitchen.store.clock(), final=True),
+        lambda record: transitions.fail(record, record.grant, "disk is full", kitchen.store.clock(), final=True),
     )
     true = await kitchen.run(run.id)
     await garage.sync_with(kitchen)
@@ -255,7 +255,7 @@ async def test_an_unanswered_assignment_is_closed_as_well() -> None:
     laptop, kitchen = await two()
     await laptop.sync_with(kitchen)
     run = await kitchen.create()
-    await kitchen.step(run.id, lambda record: transitions.assign(record, laptop.owner, FLOW, by="kitchen", now=5.0))
+    await kitchen.step(run.id, lambda record: transitions.assign(record, laptop.owner, by="kitchen", now=5.0))
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is ASSIGNED
     await kitchen.step(run.id, lambda record: transitions.cancel(record, 6.0, "ann"))
@@ -283,6 +283,6 @@ def _says(store: str, *ids: object) -> dict[str, object]:
     assert isinstance(victim, Side)
     return {
         "protocol": messages.PROTOCOL, "store": store, "clock": victim.store.clock(), "feed": "f", "cursor": None,
-        "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [], "devices": None, "wants": {},
+        "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "devices": None, "wants": {},
         "lacks": [], "asks": [], "unknown": run_ids,
     }  # fmt: skip

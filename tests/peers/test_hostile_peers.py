@@ -14,7 +14,7 @@ from asterism.core.history import Entry
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, PROCESSING, Assignment, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.peers import messages, record_decisions, remote_devices
 from asterism.peers.record_decisions import Trust
 from asterism.peers.registry import PeerRefused
@@ -75,7 +75,7 @@ async def our_device_completed_it_with_another_result() -> None:
 async def our_device_claimed_an_unknown_run() -> None:
     laptop, liar, run = await victim()
     unknown = transitions.create("unknown", FLOW, {}, by="liar", now=1.0)
-    await liar.says(transitions.take(unknown, laptop.owner, FLOW, 2.0, starts=True))
+    await liar.says(transitions.take(unknown, laptop.owner, 2.0, starts=True))
     assert await laptop.store.run("unknown") is None
     assert (await laptop.store.heartbeat("laptop-1", {}, [])).held[0].run == run.id
 
@@ -84,7 +84,7 @@ async def our_device_claimed_an_unknown_run() -> None:
 async def another_session_of_our_device_owns_it() -> None:
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
-    await liar.says(transitions.take(waiting, Owner("laptop", "laptop-9"), FLOW, 2.0, starts=True))
+    await liar.says(transitions.take(waiting, Owner("laptop", "laptop-9"), 2.0, starts=True))
     await check_unchanged(laptop, waiting, "which has no report of it that the run is processing")
 
 
@@ -154,10 +154,10 @@ async def the_cursor_is_beyond_the_feed() -> None:
 async def an_old_record_is_repeated() -> None:
     laptop, liar, run = await victim()
     waiting = await laptop.create()
-    theirs = transitions.take(waiting, OVEN, FLOW, laptop.store.clock(), starts=True)
+    theirs = transitions.take(waiting, OVEN, laptop.store.clock(), starts=True)
     await liar.says(theirs)
     assert (await laptop.run(waiting.id)).device == "oven"
-    lost = transitions.lose(await laptop.run(waiting.id), FLOW, laptop.store.clock(), "it is gone")
+    lost = transitions.lose(await laptop.run(waiting.id), laptop.store.clock(), "it is gone")
     await laptop.step(waiting.id, lambda _: lost.changed(not_before=0.0))
     again = await laptop.take(waiting.id)
     liar.number = 0
@@ -173,7 +173,7 @@ async def an_old_record_is_repeated() -> None:
 async def the_epoch_is_the_greatest() -> None:
     laptop, liar, run = await victim()
     base = await laptop.create()
-    granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
+    granted = transitions.take(base, OVEN, 5.0, starts=True)
     for epoch in (7, 9_999, 10**6, 2**70, -1):
         await liar.says(granted.changed(epoch=epoch))
     await check_unchanged(laptop, base, "it contradicts itself")
@@ -184,7 +184,7 @@ async def the_epoch_is_the_greatest() -> None:
 async def the_history_has_gaps() -> None:
     laptop, liar, _ = await victim()
     base = await laptop.create()
-    granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
+    granted = transitions.take(base, OVEN, 5.0, starts=True)
     gone = [Assignment("oven", epoch, 1.0, 2.0, "timeout") for epoch in (1, 1, 3)]
     await liar.says(granted.changed(epoch=4, previous=tuple(gone)))
     await check_unchanged(laptop, base, "its 3 ended assignments have the epochs [1, 1, 3]")
@@ -194,7 +194,7 @@ async def the_history_has_gaps() -> None:
 async def records_contradict_themselves() -> None:
     laptop, liar, _ = await victim()
     base = await laptop.create()
-    granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
+    granted = transitions.take(base, OVEN, 5.0, starts=True)
     for change in (
         {"session": None},
         {"assigned_at": float("inf")},
@@ -319,7 +319,7 @@ async def it_reports_for_a_device_of_another_peer() -> None:
     for other in (kitchen, garage):
         await laptop.sync_with(other)
     before = await laptop.run(run.id)
-    lie = transitions.take(before, garage.owner, FLOW, 5.0, starts=True)
+    lie = transitions.take(before, garage.owner, 5.0, starts=True)
     message = _message(kitchen, await kitchen.id(), lie, await garage.id())
     await laptop.exchange.answer("kitchen", message)
     assert await laptop.run(run.id) == before
@@ -330,7 +330,7 @@ async def it_reports_for_a_device_of_another_peer() -> None:
 
 def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
     return {
-        "protocol": 1,
+        "protocol": 2,
         "store": store,
         "clock": side.store.clock(),
         "feed": "kitchen-feed",
@@ -340,41 +340,32 @@ def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
         "more": False,
         "newest": 0,
         "records": [messages.encode_record(1, by, run)],
-        "workflows": [FLOW.to_json()],
         "devices": None,
         "wants": {},
         "lacks": [],
     }
 
 
-# -- about workflows and blobs -----------------------------------------------------------------------------------------
+# -- about work and blobs ----------------------------------------------------------------------------------------------
 
 
 @scene
-async def our_workflow_differs() -> None:
-    laptop, liar, run = await victim()
-    evil = Workflow("transcode", argv=("rm", "-rf", "/"), version=1)
-    await liar.says(transitions.create("evil", evil, {}, by="liar", now=1.0), workflows=[evil.to_json()])
-    assert (await laptop.fleet.workflows.get("transcode", 1)).argv == ("true",)
-    assert await laptop.store.run("evil") is None
-    later = Workflow("transcode", argv=("rm",), version=2)
-    await liar.says(transitions.create("later", later, {}, by="liar", now=1.0), workflows=[later.to_json()])
-    assert (await laptop.run("later")).version == 2
-    assert (await laptop.fleet.workflows.latest("transcode")).argv == ("true",)
-    assert (await laptop.fleet.workflows.add(Workflow("transcode", argv=("date",)))).version == 3
-    assert await laptop.run(run.id) == run
-
-
-@scene
-async def workflows_are_invalid() -> None:
+async def its_work_is_invalid() -> None:
     laptop, liar, _ = await victim()
-    flow = Workflow("new", argv=("true",), version=1)
-    new = transitions.create("new", flow, {}, by="liar", now=1.0)
-    bad: list[Any] = [5, {}, {"name": "new"}, flow.to_json() | {"requires": 5}, flow.to_json() | {"evil": 1}]
-    for data in bad:
-        await liar.says(new, workflows=[data])
+    new = transitions.create("new", Workflow("new", argv=("true",), version=1), {}, by="liar", now=1.0)
+    for bad in (
+        "5",
+        "{}",
+        "{",
+        '{"argv":["true"],"requires":5}',
+        '{"argv":["true"],"evil":1}',
+        '{"argv":["true"],"losses":1e999}',
+    ):
+        new.work.__dict__["text"] = bad
+        await liar.says(new)
         assert await laptop.store.run("new") is None
-    await liar.says(new, workflows=[flow.to_json()])
+    del new.work.__dict__["text"]
+    await liar.says(new)
     assert await laptop.run("new") == new
 
 
@@ -400,8 +391,8 @@ async def a_blob_does_not_match_its_name() -> None:
 async def messages_are_invalid() -> None:
     laptop, liar, run = await victim()
     for changes in (
-        {"protocol": 2}, {"records": "x"}, {"records": [{}] * 501}, {"cursor": 5}, {"after": -1}, {"upto": "9"},
-        {"workflows": None}, {"devices": 7}, {"wants": ["x"]},
+        {"protocol": 1}, {"records": "x"}, {"records": [{}] * 501}, {"cursor": 5}, {"after": -1}, {"upto": "9"},
+        {"devices": 7}, {"wants": ["x"]},
         {"wants": {"ab" * 32: -1}}, {"lacks": ["y"] * 100}, {"feed": ""}, {"store": 5},
     ):  # fmt: skip
         with pytest.raises(PeerRefused):
@@ -416,7 +407,7 @@ async def allowed_steps_have_an_effect() -> None:
     """A peer may assign a waiting run to its own device."""
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
-    await liar.says(transitions.take(waiting, OVEN, FLOW, laptop.store.clock(), starts=True))
+    await liar.says(transitions.take(waiting, OVEN, laptop.store.clock(), starts=True))
     record = await laptop.run(waiting.id)
     assert (record.device, record.status) == ("oven", PROCESSING)
     grant = record.grant
@@ -424,7 +415,7 @@ async def allowed_steps_have_an_effect() -> None:
     await liar.says(transitions.complete(record, grant, {"ok": 1}, laptop.store.clock()))
     assert (await laptop.run(waiting.id)).status is COMPLETED
     own = await laptop.create()
-    await liar.says(transitions.assign(own, laptop.owner, FLOW, by="oven", now=1.0))
+    await liar.says(transitions.assign(own, laptop.owner, by="oven", now=1.0))
     assert (await laptop.run(own.id)).status is ASSIGNED
 
 

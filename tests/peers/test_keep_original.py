@@ -9,12 +9,12 @@ from asterism.core.run import transitions
 from asterism.core.run.merge import KEPT
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.peers import record_decisions
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
-from tests.peers.exchange_fixtures import FLOW, Liar, Side, three, two
+from tests.peers.exchange_fixtures import Liar, Side, three, two
 
 HOUR = 3600.0
 
@@ -127,7 +127,7 @@ async def _told(side: Side, run: Run) -> dict[str, object]:
     return {
         "protocol": PROTOCOL, "store": await side.id(), "clock": side.store.clock(), "feed": "again", "cursor": None,
         "after": 0, "upto": 1, "more": False, "newest": 1, "records": [encode_record(1, await side.id(), run)],
-        "workflows": [FLOW.to_json()], "devices": None, "wants": {}, "lacks": [],
+        "devices": None, "wants": {}, "lacks": [],
     }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ async def test_repeated_loss_claims_do_not_grow_the_story_without_limit() -> Non
         mine = await laptop.run(run.id)
         if mine.device != "laptop":
             break
-        lost = transitions.lose(mine, FLOW, 5.0 + number, "a lie")
+        lost = transitions.lose(mine, 5.0 + number, "a lie")
         await liar.says(lost)
     record = await laptop.run(run.id)
     assert sum(entry.what == KEPT for entry in record.story) == record_decisions.MAX_OWNER_KEEPS

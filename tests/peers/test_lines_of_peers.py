@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, PROCESSING
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.peers.exchange_fixtures import Liar, Side, a_device
 
 DRILL = Workflow("drill", argv=("true",), needs=frozenset({"drill"}))
@@ -41,7 +41,7 @@ async def test_a_run_travels_along_a_line_and_its_result_comes_back() -> None:
     await sync_all(sides)
     assert (await garage.run(run.id)).status is ASSIGNED
     assert (await garage.run(run.id)).device == "garage"
-    await garage.step(run.id, lambda run: transitions.claim(run, run.grant, DRILL, garage.store.clock()))
+    await garage.step(run.id, lambda run: transitions.claim(run, run.grant, garage.store.clock()))
     await garage.step(run.id, lambda run: transitions.start(run, run.grant, garage.store.clock()))
     await sync_all(sides)
     assert (await laptop.run(run.id)).status is PROCESSING

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from asterism.core.run import transitions
-from asterism.core.run.run import ASSIGNED, CREATED
-from asterism.core.run.workflow import Workflow
-from asterism.fleet import retention
+from asterism.core.run.run import ASSIGNED, CREATED, Run
+from asterism.core.run.work import Workflow
 from asterism.peers import messages
 from asterism.peers.exchange import SyncResult
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES
@@ -24,7 +23,7 @@ from asterism.peers.registry import PeerRefused
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, two
 
 # -- invalid text ------------------------------------------------------------------------------------------------------
 
@@ -139,46 +138,10 @@ async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
     [notice] = await laptop.notices("refused")
-    assert notice.startswith(
-        f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
-    )
+    assert notice.startswith(f"run {large.id} was not sent to peer kitchen: it is too large for a message")
     await laptop.take(large.id)
     assert (await laptop.sync_with(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1
-
-
-async def test_a_run_whose_workflow_is_gone_is_skipped_with_a_notice() -> None:
-    laptop, kitchen = await two()
-    run = await laptop.create()
-    register = await laptop.store.register("workflow-version/transcode@1")
-    await laptop.store.commit([PutRegister(register.key, None, register.revision)])
-    other = await laptop.fleet.workflows.add(Workflow("other", argv=("true",)))
-    stored = transitions.create("stored", other, {}, by="ann", now=laptop.store.clock())
-    await laptop.fleet.ledger.add(stored, lambda record: record)
-    laptop.fleet.workflows._known.clear()  # another process
-    result = await laptop.sync_with(kitchen)
-    assert result.sent == 1
-    assert await kitchen.store.run("stored") is not None
-    assert await kitchen.store.run(run.id) is None
-    assert await laptop.notices("refused") == [
-        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is no longer in this store"
-    ]
-
-
-async def test_forgetting_a_plan_does_not_stop_syncs() -> None:
-    laptop, kitchen, garage = await three()
-    flow = Workflow("plan:nightly", argv=("true",), version=1)
-    await kitchen.fleet.workflows.keep(flow)
-    theirs = transitions.create("k1", flow, {}, by="nightly", now=kitchen.store.clock(), key="plan:nightly/x/1")
-    await kitchen.store.commit([PutRun(theirs, None)])
-    await laptop.sync_with(kitchen)
-    # long ago the laptop had a plan of this name as well
-    await laptop.store.commit([PutRegister("plan/nightly", {"ended_at": -1e9}, None)])
-    await retention.prune(laptop.store, laptop.store.clock() - 30 * 86400, 100)
-    laptop.fleet.workflows._known.clear()  # another process
-    other = await laptop.create()
-    await garage.sync_with(laptop)
-    assert await garage.store.run(other.id) is not None
 
 
 # -- peers that never end ----------------------------------------------------------------------------------------------
@@ -201,7 +164,7 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_sync_open(
                 assert len(self.sent) < 20, "it never ends"
                 place = None if cursor is None else {"feed": feed, "number": len(self.sent) % 2}
                 return {
-                    "protocol": 1, "store": "liar", "clock": laptop.store.clock(), "feed": "f", "cursor": place,
+                    "protocol": 2, "store": "liar", "clock": laptop.store.clock(), "feed": "f", "cursor": place,
                     "after": 0, "upto": 0, "more": True, "newest": 1 << 50, "records": [], "workflows": [],
                     "devices": [], "wants": {}, "lacks": [],
                 }  # fmt: skip
@@ -222,26 +185,32 @@ async def test_a_refused_message_is_quoted_only_in_part(field: str) -> None:
 # -- reasons for refusals ----------------------------------------------------------------------------------------------
 
 
+async def forged(laptop: Side, kitchen: Side) -> Run:
+    """A run that the kitchen has claimed, as the laptop says: the kitchen never heard of it."""
+    run = await laptop.create()
+    taken = transitions.take(run, kitchen.owner, laptop.store.clock())
+    await laptop.store.commit([PutRun(taken, run.revision)])
+    return taken
+
+
 async def test_the_client_learns_repeated_refusals() -> None:
     laptop, kitchen = await two()
-    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
-    run = await laptop.create()
+    run = await forged(laptop, kitchen)
     for _ in range(2):
         result = await laptop.sync_with(kitchen)
         assert (result.sent, result.refused) == (1, 0)
         [why] = result.refused_there
-        assert why.startswith(f"run {run.id}: transcode@1 is one workflow here and another one there")
-        await laptop.take(run.id) if run.status is CREATED else None
-        run = await laptop.run(run.id)
+        assert why.startswith(f"run {run.id}: kitchen is a device of this store, which has no report of it")
+        if (await laptop.run(run.id)).stop_request is None:
+            await laptop.step(run.id, lambda record: transitions.pause(record, 9.0, "ann"))
     assert len(await kitchen.notices("refused")) == 1
     assert (await laptop.sync_with(kitchen)).refused_there == ()
 
 
 async def test_the_first_reasons_of_many_refusals_are_sent() -> None:
     laptop, kitchen = await two()
-    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
     for _ in range(12):
-        await laptop.create()
+        await forged(laptop, kitchen)
     result = await laptop.sync_with(kitchen)
     assert len(result.refused_there) == messages.MAX_REASONS + 1
     assert result.refused_there[-1] == "7 more, without a reason"
@@ -253,8 +222,8 @@ async def test_a_record_that_is_ingested_later_is_not_reported_as_refused() -> N
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
     run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
-    answer = await liar.says(run, workflows=[])
-    assert answer["reasons"] == ["run one: its workflow transcode@1 is missing"]
+    answer = await liar.says(run.changed(cancelled=True))
+    assert answer["reasons"] == ["run one: it contradicts itself: it is created, with error None, and was cancelled"]
     answer = await liar.says(run, ["two"])
     assert answer["refused"] == 1
     assert answer["reasons"] == ["run two: it is not a valid record of a run: it does not have the columns of a run"]

@@ -44,7 +44,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), VALUES), st.lists(VALUES), st.lists(VALUES) | st.none())
 def test_a_message_round_trips(header: dict[str, Any], records: list[Any], devices: list[Any] | None) -> None:
-    message = {**header, "records": records, "workflows": [], "devices": devices}
+    message = {**header, "records": records, "devices": devices}
     assert decode_message(encode_message(message)) == message
 
 
@@ -122,8 +122,8 @@ async def test_an_invalid_column_costs_one_record(bad: bytes) -> None:
 
 def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
     return {
-        "protocol": 1, "store": store, "clock": 1_000_100.0, "feed": "another", "cursor": None, "after": 0, "upto": 8,
-        "more": False, "newest": 8, "records": records, "workflows": [FLOW.to_json()], "devices": None, "wants": {},
+        "protocol": 2, "store": store, "clock": 1_000_100.0, "feed": "another", "cursor": None, "after": 0, "upto": 8,
+        "more": False, "newest": 8, "records": records, "devices": None, "wants": {},
         "lacks": [],
     }  # fmt: skip
 

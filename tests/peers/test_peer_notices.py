@@ -82,15 +82,14 @@ async def test_the_memory_of_refusals_is_limited(monkeypatch: pytest.MonkeyPatch
 async def test_the_search_for_refusal_reasons_is_limited() -> None:
     store = Counted()
     laptop, liar = await victim(store)
-    run = await laptop.create()
-    lies = [run.changed(id=f"run-{number}", workflow="no such") for number in range(500)]
+    lies = [forged(laptop, f"run-{number}") for number in range(500)]
     answer = await liar.says(*lies)
     assert answer["refused"] == 500
     assert len(answer["reasons"]) == 5
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
     store.looked = 0
     # most give no notice
-    await liar.says(*(run.changed(id=f"other-{number}", workflow="no such") for number in range(500)))
+    await liar.says(*(forged(laptop, f"other-{number}") for number in range(500)))
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
 
 
@@ -118,14 +117,19 @@ async def reasons_for(run: Run, liar: Liar) -> list[str]:
     return list(answer["reasons"])
 
 
-async def unknown_workflow(laptop: Side) -> Run:
-    """A record that is refused, because its workflow is missing."""
-    return (await laptop.create()).changed(id="run-1", workflow="unknown")
+def forged(laptop: Side, name: str = "run-1") -> Run:
+    """A record that is refused: it says that our device has claimed a run that we do not have."""
+    run = transitions.create(name, FLOW, {}, by="liar", now=laptop.store.clock())
+    return transitions.take(run, laptop.owner, laptop.store.clock())
 
 
 async def test_a_peer_receives_the_reason_with_each_sync() -> None:
     laptop, liar = await victim()
-    run, reason = await unknown_workflow(laptop), "its workflow unknown@1 is missing"
+    run = forged(laptop)
+    reason = (
+        "laptop is a device of this store, which has no report of it that the run is claimed; such a report is not "
+        "accepted from a peer, also if this store was restored from an older copy and has lost it"
+    )
     for _ in range(2):
         assert await reasons_for(run, liar) == [f"run run-1: {reason}"]
     assert await laptop.notices("refused") == [f"the record of run run-1 from peer kitchen was refused: {reason}"]
@@ -134,7 +138,7 @@ async def test_a_peer_receives_the_reason_with_each_sync() -> None:
 @pytest.mark.parametrize("register_forgot", [False, True])
 async def test_the_reason_is_found_in_a_notice_that_was_given_before(register_forgot: bool) -> None:
     laptop, liar = await victim()
-    run = await unknown_workflow(laptop)
+    run = forged(laptop)
     stored = Notice(
         1.0, "refused", "the record of run run-1 from peer kitchen was refused: its workflow is gone", "run-1"
     )
@@ -147,7 +151,7 @@ async def test_the_reason_is_found_in_a_notice_that_was_given_before(register_fo
 
 async def test_a_notice_that_was_given_is_recognised_whatever_its_text() -> None:
     laptop, liar = await victim()
-    run = await unknown_workflow(laptop)
+    run = forged(laptop)
     stored = Notice(1.0, "refused", "a text of a later version", "run-1")
     digest = hashlib.sha256(stored.message.encode()).hexdigest()[:12]
     runs = {"run-1": [digest] * peer_notices.MAX_NOTICES_PER_RUN}  # so that no notice is added
@@ -158,7 +162,7 @@ async def test_a_notice_that_was_given_is_recognised_whatever_its_text() -> None
 
 async def test_notices_about_other_peers_and_of_other_kinds_are_no_reasons() -> None:
     laptop, liar = await victim()
-    run = await unknown_workflow(laptop)
+    run = forged(laptop)
     text = "the record of run run-1 from peer {} was refused: it is secret"
     value = {"since": laptop.store.clock(), "given": peer_notices.MAX_REFUSALS_PER_DAY, "runs": {}}
     await laptop.store.commit(
@@ -192,7 +196,7 @@ async def test_an_unannounced_device_with_an_own_run_is_not_forgotten() -> None:
     await liar.says(devices=[a_device(id="busy-1", device="busy")])
     await laptop.step(
         run.id,
-        lambda record: transitions.take(record, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True),
+        lambda record: transitions.take(record, Owner("busy", "busy-1"), laptop.store.clock(), starts=True),
     )
     for number in range(4):
         laptop.clock.now += 1.0

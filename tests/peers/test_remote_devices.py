@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.run.run import CREATED
 from asterism.core.run.session import ABROAD, ENDED, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession, Store
 from asterism.store.sqlite import SqliteStore

@@ -9,7 +9,7 @@ import pytest
 from asterism.base import expressions
 from asterism.core.record import replace
 from asterism.core.run import transitions
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.monitor import Monitor
 from tests.base.cel.cel_bombs import CONSTANT, over
 from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
@@ -27,25 +27,14 @@ async def test_rules_of_remote_workflows_are_dropped() -> None:
     laptop, kitchen = await two()
     run = await _created(laptop, RULED)
     await laptop.sync_with(kitchen)
-    stored = await kitchen.fleet.workflows.get(FLOW.name, FLOW.version)
-    assert (stored.requires, stored.prefers) == (None, None)
-    assert stored.argv == FLOW.argv
+    assert (await kitchen.run(run.id)).work == FLOW.work
 
     await kitchen.take(run.id)
     await kitchen.complete(run.id, "done")
     await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).output == "done"
-    assert await laptop.fleet.workflows.get(FLOW.name, FLOW.version) == RULED  # our own workflow keeps its rules
+    assert (await laptop.run(run.id)).work == RULED.work  # our own record keeps its rules
     assert await laptop.notices("refused") == await kitchen.notices("refused") == []
-
-
-async def test_a_workflow_that_differs_in_more_than_its_rules_is_refused() -> None:
-    laptop, kitchen = await two()
-    await kitchen.fleet.workflows.add(replace(FLOW, argv=("false",)))
-    await _created(laptop, RULED)
-    await laptop.sync_with(kitchen)
-    [notice] = await kitchen.notices("refused")
-    assert "they differ in argv" in notice
 
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *over("name").values()])
@@ -57,11 +46,11 @@ async def test_a_costly_rule_of_a_peer_is_never_evaluated(
     program = expressions._program
     monkeypatch.setattr(expressions, "_program", lambda text: seen.append(text) or program(text))
     victim = await (await Side("laptop").joined()).knows(Side("kitchen"))
-    run = transitions.create("liar-1", FLOW, {}, by="liar", now=victim.store.clock())
-    await Liar(victim).says(run, workflows=[replace(FLOW, **{rule: bomb}).to_json()])
-    assert (await victim.run("liar-1")).kind == "transcode@1"
+    ruled = replace(FLOW, **{rule: bomb})
+    run = transitions.create("liar-1", ruled, {}, by="liar", now=victim.store.clock())
+    await Liar(victim).says(run)
+    assert (await victim.run("liar-1")).work == FLOW.work
     await Monitor(victim.fleet, "laptop").run_pass()
     outlook = await victim.fleet.placer(fresh=True)
-    flow = await victim.fleet.workflows.get(FLOW.name, FLOW.version)
-    assert outlook.choose(await victim.run("liar-1"), flow).refused == {}
+    assert outlook.choose(await victim.run("liar-1")).refused == {}
     assert seen == []

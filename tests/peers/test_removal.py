@@ -14,7 +14,7 @@ from asterism.fleet.run_explanation import explain_run
 from asterism.peers.registry import UnknownPeer
 from asterism.peers.takeover import Takeover, held_runs, remove_peer
 from asterism.store.protocol import Query
-from tests.peers.exchange_fixtures import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import Side, three, two
 
 
 async def offered(side: Side) -> list[str]:
@@ -30,7 +30,7 @@ async def assigned_here(laptop: Side, kitchen: Side) -> Run:
     """A run of the laptop that is assigned to the kitchen's device and not answered yet."""
     run = await laptop.create()
     await laptop.step(
-        run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
+        run.id, lambda record: transitions.assign(record, kitchen.owner, by="laptop", now=laptop.store.clock())
     )
     await laptop.sync_with(kitchen)
     record = await kitchen.run(run.id)
@@ -82,13 +82,13 @@ async def claimed_here(laptop: Side, kitchen: Side) -> tuple[Run, Grant]:
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
     assert grant is not None
-    claimed = await kitchen.step(run.id, lambda record: transitions.claim(record, grant, FLOW, kitchen.store.clock()))
+    claimed = await kitchen.step(run.id, lambda record: transitions.claim(record, grant, kitchen.store.clock()))
     return claimed, grant
 
 
 async def start(side: Side, run: Run, grant: Grant) -> Run:
     """Start a claimed run as a device does, from the record it claimed."""
-    return await side.fleet.ledger.change(run, lambda record, _: transitions.start(record, grant, side.store.clock()))
+    return await side.fleet.ledger.change(run, lambda record: transitions.start(record, grant, side.store.clock()))
 
 
 async def test_a_run_that_an_own_device_has_started_goes_on() -> None:
@@ -144,7 +144,7 @@ async def test_a_waiting_run_of_the_peer_that_is_ours_is_paused() -> None:
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
     assert grant is not None
-    await kitchen.step(run.id, lambda record: transitions.claim(record, grant, FLOW, kitchen.store.clock()))
+    await kitchen.step(run.id, lambda record: transitions.claim(record, grant, kitchen.store.clock()))
     await kitchen.step(
         run.id, lambda record: transitions.release(record, grant, "released", "it is tired", kitchen.store.clock())
     )

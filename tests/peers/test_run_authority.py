@@ -9,13 +9,14 @@ import pytest
 
 from asterism.core.record import replace
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, CREATED, KEEP_RULES, PROCESSING, REASSIGNING, Run
+from asterism.core.run.run import COMPLETED, CREATED, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import ENDED
+from asterism.core.run.work import KEEP_RULES
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
 from tests.laboratory.simulator import peer_world
 from tests.laboratory.simulator.peer_world import copy_of as copied
-from tests.peers.exchange_fixtures import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import Side, three, two
 
 
 async def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -34,10 +35,10 @@ async def rejoined(side: Side) -> None:
 async def begun(laptop: Side, kitchen: Side, run: Run) -> None:
     """The kitchen assigns its run to the device of the laptop, which starts it."""
     await kitchen.step(
-        run.id, lambda record: transitions.assign(record, laptop.owner, FLOW, by="kitchen", now=kitchen.store.clock())
+        run.id, lambda record: transitions.assign(record, laptop.owner, by="kitchen", now=kitchen.store.clock())
     )
     await laptop.sync_with(kitchen)
-    await laptop.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.claim(record, record.grant, laptop.store.clock()))
     await laptop.step(run.id, lambda record: transitions.start(record, record.grant, laptop.store.clock()))
     await laptop.sync_with(kitchen)
 

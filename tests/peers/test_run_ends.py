@@ -15,7 +15,7 @@ from asterism.fleet.monitor import WHOLE_PRUNE_INTERVAL, Monitor
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite.store import SqliteStore
 from tests.async_tests import async_fixture
-from tests.peers.exchange_fixtures import FLOW, Liar, Side, three, two
+from tests.peers.exchange_fixtures import Liar, Side, three, two
 
 TODAY = 1.79e9
 DAY = 86_400.0
@@ -40,7 +40,7 @@ async def prunes(side: Side) -> None:
 
 async def done_at(side: Side, run_id: str) -> None:
     """Let the assigned device complete a run."""
-    await side.step(run_id, lambda record: transitions.claim(record, record.grant, FLOW, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.claim(record, record.grant, side.store.clock()))
     await side.step(run_id, lambda record: transitions.start(record, record.grant, side.store.clock()))
     await side.complete(run_id, {"ok": 1})
 
@@ -50,7 +50,7 @@ async def assigned(laptop: Side, kitchen: Side) -> Run:
     run = await laptop.create()
     await laptop.sync_with(kitchen)
     await laptop.step(
-        run.id, lambda record: transitions.assign(record, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
+        run.id, lambda record: transitions.assign(record, kitchen.owner, by="laptop", now=laptop.store.clock())
     )
     await laptop.sync_with(kitchen)
     return run
@@ -115,7 +115,7 @@ async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(lapto
     mine = await laptop.run(run.id)
     await liar.says(transitions.give_up(mine, 0.0, "bad luck"))
     laptop.clock.now += 3000.0
-    again = transitions.take(mine, laptop.owner, FLOW, laptop.store.clock(), starts=True)
+    again = transitions.take(mine, laptop.owner, laptop.store.clock(), starts=True)
     again = transitions.release(again, again.grant, "released", "", laptop.store.clock())  # a later epoch
     await liar.says(again, by=await laptop.id())
     await laptop.take(run.id)
@@ -132,14 +132,14 @@ async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(lapto
 
 
 async def begun_at(side: Side, run_id: str) -> None:
-    await side.step(run_id, lambda record: transitions.claim(record, record.grant, FLOW, side.store.clock()))
+    await side.step(run_id, lambda record: transitions.claim(record, record.grant, side.store.clock()))
     await side.step(run_id, lambda record: transitions.start(record, record.grant, side.store.clock()))
 
 
 async def failed_at(side: Side, run_id: str) -> None:
     await side.step(
         run_id,
-        lambda record: transitions.fail(record, record.grant, "disk is full", FLOW, side.store.clock(), final=True),
+        lambda record: transitions.fail(record, record.grant, "disk is full", side.store.clock(), final=True),
     )
 
 
@@ -192,7 +192,7 @@ async def test_the_register_of_a_handover_is_forgotten_with_its_run() -> None:
     run = await assigned(laptop, kitchen)
     await begun_at(kitchen, run.id)
     await laptop.sync_with(kitchen)
-    await laptop.step(run.id, lambda record: transitions.lose(record, FLOW, laptop.store.clock(), "it is silent"))
+    await laptop.step(run.id, lambda record: transitions.lose(record, laptop.store.clock(), "it is silent"))
     await laptop.step(run.id, lambda record: transitions.cancel(record, laptop.store.clock(), "ann"))
     assert len(await laptop.store.registers(retention.HANDED)) == 1
     while await retention.prune(laptop.store, laptop.store.clock() + 1.0, 100):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asterism.core.run import transitions
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.protocol import Query
 from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 
@@ -34,7 +34,7 @@ async def test_the_key_of_a_remote_run_does_not_matter_here() -> None:
     other = Workflow("other", shell="true", version=1)
     now = laptop.store.clock()
     run = transitions.create("r-1", other, {}, by="liar", now=now, key="backup-today")
-    await Liar(laptop).says(run, workflows=[other.to_json()])
+    await Liar(laptop).says(run)
     await laptop.fleet.workflows.add(FLOW)
     assert (await laptop.fleet.create("transcode", {}, key="backup-today")).workflow == "transcode"
 

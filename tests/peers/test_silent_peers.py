@@ -8,14 +8,14 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, CREATED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.monitor import Monitor
 from asterism.peers.record_decisions import Trust
 from asterism.peers.registry import Peer
 from asterism.peers.takeover import MIN_OBSERVED_SILENCE, Takeover
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import Conflict
-from tests.peers.exchange_fixtures import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import Side, three, two
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
 
@@ -45,10 +45,10 @@ async def passed_over() -> tuple[Side, Side, Run]:
     for side, other in ((laptop, kitchen), (laptop, garage), (kitchen, garage)):
         await side.sync_with(other)
     run = await kitchen.create()
-    await kitchen.step(run.id, lambda record: transitions.assign(record, garage.owner, FLOW, by="ann", now=1.0))
+    await kitchen.step(run.id, lambda record: transitions.assign(record, garage.owner, by="ann", now=1.0))
     await laptop.sync_with(kitchen)
     await garage.sync_with(kitchen)
-    await garage.step(run.id, lambda record: transitions.claim(record, record.grant, FLOW, garage.store.clock()))
+    await garage.step(run.id, lambda record: transitions.claim(record, record.grant, garage.store.clock()))
     await garage.step(run.id, lambda record: transitions.start(record, record.grant, garage.store.clock()))
     await garage.complete(run.id, {"done": True})
     await garage.sync_with(kitchen)

@@ -235,7 +235,7 @@ async def test_losses_are_counted_up_to_the_valid_limit() -> None:
     laptop, garage, liar, run = await honest_and_liar()
     await liar.says(hello(run, losses=MAX_ENTRIES))
     await laptop.take(run.id)
-    await laptop.step(run.id, lambda record: transitions.lose(record, FLOW, laptop.store.clock(), "it is gone"))
+    await laptop.step(run.id, lambda record: transitions.lose(record, laptop.store.clock(), "it is gone"))
     assert (await agree(laptop, garage, run.id)).status is FAILED
 
 
@@ -269,7 +269,7 @@ def test_superseded_results_of_a_liar_leave_room_for_blobs() -> None:
 
 
 def test_a_superseded_result_is_kept_despite_noise() -> None:
-    first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, FLOW, 2.0, starts=True)
+    first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, 2.0, starts=True)
     mine, theirs = (transitions.complete(first, first.grant, {"from": who}, 3.0) for who in ("here", "there"))
     theirs = theirs.changed(story=(*noise(MAX_ENTRIES - 10), *theirs.story))
     limited = storage_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
@@ -302,7 +302,7 @@ def test_a_record_within_the_limits_is_unchanged() -> None:
 def _message(*records: dict[str, Any]) -> dict[str, Any]:
     return {
         "protocol": messages.PROTOCOL, "store": "a", "clock": 1.0, "feed": "f", "cursor": None, "after": 0, "upto": 1,
-        "more": False, "newest": 1, "records": list(records), "workflows": [], "devices": None, "wants": {},
+        "more": False, "newest": 1, "records": list(records), "devices": None, "wants": {},
         "lacks": [],
     }  # fmt: skip
 

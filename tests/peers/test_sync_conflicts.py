@@ -96,7 +96,7 @@ async def test_a_request_on_a_copy_reaches_the_owner() -> None:
 async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.step(run.id, lambda record: transitions.take(record, laptop.owner, FLOW, laptop.store.clock()))
+    await laptop.step(run.id, lambda record: transitions.take(record, laptop.owner, laptop.store.clock()))
     await laptop.sync_with(kitchen)
     await kitchen.fleet.pause(run.id, "the disk is full")
     await laptop.step(run.id, lambda record: transitions.start(record, record.grant, laptop.store.clock()))

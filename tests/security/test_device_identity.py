@@ -13,7 +13,7 @@ import pytest
 from asterism.base.private_file import UnusableSecret
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Grant, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.monitor import Monitor
 from asterism.gateway import enrolment

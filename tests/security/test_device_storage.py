@@ -191,7 +191,7 @@ async def test_a_late_result_that_is_sent_again_is_one_notice(
     if not guarded:
         monkeypatch.setattr(DeviceStorage, "add_late_notice", lambda self, device, grant: True)
     device, run, token = await at_work(stage, "lab-1")
-    await stage.person.ledger.change(run.id, lambda r, f: transitions.lose(r, f, stage.store.clock(), "silent"))
+    await stage.person.ledger.change(run.id, lambda r: transitions.lose(r, stage.store.clock(), "silent"))
     bearer = await access(stage, "lab-1", device.session)
     for _ in range(20):
         [answer] = (await ask(stage, "steps", completion(token), bearer))["steps"]

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet import run_queries
 from asterism.server import event_stream

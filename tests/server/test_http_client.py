@@ -22,7 +22,7 @@ from asterism.api.operation import Operation
 from asterism.api.operations import OPERATIONS, ServerOperations
 from asterism.base.listen_address import ListenAddress
 from asterism.core.errors import AsterismError
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_actor import edit_plan
 from asterism.durable.stored_plans import read_plan

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.server import kept_answers
 from asterism.server.http_service import http_service

@@ -29,7 +29,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.record import encode
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable import plan_actor, plan_runner
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet.device import agent as device_agent

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.core.schedule.ticks import TICK_STATES
 from asterism.server.http_service import endpoints
 from asterism.server.openapi import openapi_document

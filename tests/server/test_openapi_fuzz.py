@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from asterism.api.credentials import Credentials
 from asterism.base.listen_address import ListenAddress
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.one_time_code import secret_hash

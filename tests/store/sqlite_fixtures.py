@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.protocol import PutRun, Query
 from asterism.store.sqlite import SqliteStore
 from asterism.store.sqlite.write_jobs import Job
@@ -22,6 +22,7 @@ from asterism.store.sqlite.write_jobs import Job
 Result = TypeVar("Result")
 
 FLOW = Workflow("transcode", argv=("true",), version=1)
+KIND = f"transcode@{FLOW.work.digest}"
 KITCHEN = Session("kitchen-1", "kitchen", 1.0, slots=4)
 ME = Owner("kitchen", "kitchen-1")
 
@@ -31,7 +32,7 @@ def run(number: int, **more: Any) -> Run:
 
 
 def completed(run: Run, now: float = 1000.0) -> Run:
-    taken = transitions.take(run, ME, FLOW, now)
+    taken = transitions.take(run, ME, now)
     grant = taken.grant
     assert grant is not None
     return transitions.complete(transitions.start(taken, grant, now), grant, {"done": True}, now)

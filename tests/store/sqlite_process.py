@@ -13,7 +13,7 @@ from asterism.core.run import transitions
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import Conflict
-from tests.store.sqlite_fixtures import FLOW, ME, opened, run
+from tests.store.sqlite_fixtures import ME, opened, run
 
 RIVALS = 60
 """How many runs two processes compete for."""
@@ -31,7 +31,7 @@ async def claim_all(file: Path, name: str) -> None:
         ready()
         for number in range(RIVALS):
             try:
-                await store.commit([PutRun(transitions.take(run(number), ME, FLOW, 1.0).changed(device=name), 1)])
+                await store.commit([PutRun(transitions.take(run(number), ME, 1.0).changed(device=name), 1)])
                 print(number, flush=True)
             except Conflict:
                 pass

@@ -137,7 +137,7 @@ class Slow(MemoryStore):
     """Dumps more than one instant."""
 
     async def dump(self) -> Any:
-        yield {"asterism": "store", "version": 1}
+        yield {"asterism": "store", "version": 2}
         for register in await self.registers(""):
             yield {"register": register._asdict()}
         async for line in super().dump():

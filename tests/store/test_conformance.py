@@ -13,7 +13,7 @@ from hypothesis import Phase
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import REPLACED, Session
 from asterism.core.run.transitions import cancel, create
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work, Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, group_commit
@@ -178,7 +178,7 @@ async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
     await store.commit([PutRun(run, None)])
-    for change in ({"priority": 1}, {"key": "k"}, {"pinned": "kitchen"}, {"series": "s"}, {"timeout": 1.0}):
+    for change in ({"priority": 1}, {"key": "k"}, {"pinned": "kitchen"}, {"series": "s"}, {"work": Work(shell="x")}):
         with pytest.raises(ValueError, match="cannot change after its creation"):
             await store.commit([PutRun(run.changed(revision=2, **change), 1)])
     await store.commit([PutRun(run.changed(revision=2, input={"x": 2}), 1)])

@@ -160,7 +160,8 @@ async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRu
     first, second = (put.run.key for put in ours)
     insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
     row = (
-        '{{"id": "{}", "workflow": "w", "version": 1, "created_at": 1, "key": "{}", "priority": 0, "timeout": 1, '
+        '{{"id": "{}", "workflow": "w", "version": 1, "digest": "d", "work": "{{}}", "created_at": 1, "key": "{}", '
+        '"priority": 0, "timeout": 1, '
         '"input": "{{}}", "revision": 1, "status": "created", "epoch": 0, "avoid": "", "offered": 0, '
         '"not_before": 0, "state": "{{\\"story\\": []}}"}}'
     )

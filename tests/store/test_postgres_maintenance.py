@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from asterism.core.run.session import ENDED
-from asterism.fleet import retention
-from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.postgres.connection import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
@@ -197,26 +195,6 @@ async def test_reports_of_an_ended_session_are_deleted_with_it(postgres_url: str
         await store.prune(FAR, 100)
         assert await store.sessions(ended=True) == []
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
-
-
-async def test_records_of_peers_from_a_restored_backup_are_pruned_when_no_run_needs_them(
-    postgres_url: str,
-) -> None:
-    async with opened(postgres_url) as store:
-        needed = a_run(1)
-        old = {"at": store.clock() - 2 * UNUSED_AGE}
-        await store.commit(
-            [
-                PutRun(needed, None),
-                PutRegister(f"{OF_PEERS}{needed.kind}", old, None),
-                PutRegister(f"{VERSIONS}{needed.kind}", {"name": needed.workflow}, None),
-                PutRegister(f"{OF_PEERS}gone@7", old, None),
-                PutRegister(f"{VERSIONS}gone@7", {"name": "gone"}, None),
-            ]
-        )
-        assert await retention.prune(store, store.clock(), 100) == 0
-        left = [register.key for register in await store.registers("workflow")]
-        assert left == [f"{OF_PEERS}{needed.kind}", f"{VERSIONS}{needed.kind}"]
 
 
 def test_every_read_of_the_change_feed_has_an_answer() -> None:

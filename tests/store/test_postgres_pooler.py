@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from asterism.core.run.run import COMPLETED
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore, notifications

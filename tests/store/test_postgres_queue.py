@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.postgres import PostgresStore
 from asterism.store.postgres import queue as module
 from asterism.store.postgres.schema import statements
@@ -17,6 +17,7 @@ from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreBusy
 from tests.laboratory.store_conformance.sample_records import (
     FLOW,
+    KIND,
     a_run,
     a_session,
     added,
@@ -276,7 +277,7 @@ async def test_a_kind_that_a_device_refuses_is_passed_over_as_a_whole(postgres_u
 
         async def rows_read() -> int:
             before = await other.fetchval(_READ)
-            assert await _take(store, KITCHEN, 5, not_kinds=frozenset({"transcode@1"})) in (["zzz"], [])
+            assert await _take(store, KITCHEN, 5, not_kinds=frozenset({KIND})) in (["zzz"], [])
             async with store._quick.borrowed() as connection:
                 await connection.execute("SELECT pg_stat_force_next_flush()")
             return int(await other.fetchval(_READ)) - int(before)

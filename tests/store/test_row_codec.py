@@ -17,7 +17,7 @@ from asterism.store import row_codec
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreCorrupt
 from tests.laboratory.store_conformance.sample_records import histories
-from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
+from tests.store.sqlite_fixtures import KITCHEN, ME, completed, run
 
 
 def row_of(run: Run) -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ def test_a_growing_story_is_encoded_as_if_it_were_encoded_at_once(steps: list[li
 def test_runs_that_end_together_are_encoded_as_if_each_were_alone(ends: list[tuple[float, Any]]) -> None:
     """What is remembered of the run before has no effect."""
     alike = [run(number).changed(story=run(1).story) for number in range(len(ends))]
-    taken = [through(transitions.take(each_run, ME, FLOW, 500.0, starts=True)) for each_run in alike]
+    taken = [through(transitions.take(each_run, ME, 500.0, starts=True)) for each_run in alike]
     done = [
         transitions.complete(each_run, each_run.grant, output, at)  # type: ignore[arg-type]
         for each_run, (at, output) in zip(taken, ends, strict=True)
@@ -71,7 +71,7 @@ def test_runs_that_end_together_are_encoded_as_if_each_were_alone(ends: list[tup
 def test_runs_that_were_created_together_share_nothing_that_changes() -> None:
     made = [run(number).changed(story=run(1).story) for number in (1, 2)]
     first, second = map(through, made)
-    row_of(transitions.take(first, ME, FLOW, 500.0))
+    row_of(transitions.take(first, ME, 500.0))
     assert [first, second] == made == [*map(through, made)]
     assert first.input is not second.input
     damaged = [*row_of(first)]
@@ -114,7 +114,7 @@ def test_every_field_of_a_run_is_stored() -> None:
         rounds=3,
     )
     assert through(full) == full
-    lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
+    lost = transitions.lose(transitions.take(run(3), ME, 5.0), 6.0, "it was silent")
     assert through(lost) == lost
     assert type(through(lost).previous[0]) is type(lost.previous[0])
 
@@ -126,9 +126,9 @@ def test_every_field_of_a_run_is_stored() -> None:
 def test_the_score_of_an_ended_assignment_is_stored(score: float | None, device: str) -> None:
     owner = Owner(device, "s")
     scores = {} if score is None else {device: score}
-    taken = transitions.take(run(3), owner, FLOW, 5.0, scores=scores)
+    taken = transitions.take(run(3), owner, 5.0, scores=scores)
     assert through(taken).scores == scores
-    lost = transitions.lose(taken, FLOW, 6.0, "it was silent")
+    lost = transitions.lose(taken, 6.0, "it was silent")
     assert (through(lost), lost.previous[0].score) == (lost, score)
 
 

@@ -30,7 +30,6 @@ from asterism.store.store_errors import (
     StoreUnwritable,
 )
 from tests.store.sqlite_fixtures import (
-    FLOW,
     KITCHEN,
     ME,
     filled,
@@ -299,7 +298,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_blocks_no_other_work(
         with caplog.at_level(logging.ERROR):
             taken = await store.take(
                 TakeRequest("kitchen", frozenset(), 1000.0, 5),
-                lambda offered: transitions.take(offered, ME, FLOW, 1000.0),
+                lambda offered: transitions.take(offered, ME, 1000.0),
             )
         assert [taken_run.id for taken_run in taken] == ["run-00002"]
         assert "run run-00001 cannot be read" in caplog.text

@@ -28,7 +28,6 @@ from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.sqlite import store as sqlite_store
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.store.sqlite_fixtures import (
-    FLOW,
     KITCHEN,
     ME,
     Doing,
@@ -205,7 +204,7 @@ async def test_a_step_that_raises_and_a_bug_in_a_job_do_not_end_the_thread(tmp_p
         with pytest.raises(ZeroDivisionError):
             await in_the_writer(store, lambda cursor: 1 // 0)
         [taken] = await store.take(
-            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda offered: transitions.take(offered, ME, FLOW, 200.0)
+            TakeRequest("kitchen", frozenset(), 200.0, 1), lambda offered: transitions.take(offered, ME, 200.0)
         )
         assert taken.epoch == 1
 

@@ -16,7 +16,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.store.sqlite import SqliteStore, maintenance
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
+from tests.store.sqlite_fixtures import KITCHEN, ME, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 async def furnished(store: SqliteStore) -> None:
     """Create a healthy store with one record of each kind."""
-    taken = transitions.take(run(1), ME, FLOW, 200.0)
+    taken = transitions.take(run(1), ME, 200.0)
     blob = await store.put_blob(b"large")
     await store.commit(
         [

@@ -15,13 +15,13 @@ from asterism.core.run.run import Run
 from asterism.store.protocol import PutRun, PutSession, TakeRequest
 from asterism.store.sqlite import SqliteStore, queue, reads
 from asterism.store.store_errors import StoreBusy, StoreUnavailable
-from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
+from tests.store.sqlite_fixtures import KIND, KITCHEN, ME, held_up, opened, run
 
 ANY: frozenset[str] = frozenset()
 
 
 def take(offered: Run) -> Run:
-    return transitions.take(offered, ME, FLOW, 10_000.0)
+    return transitions.take(offered, ME, 10_000.0)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_a_picky_device_finds_a_run_behind_thousands(tmp_path: Path, pages
                 for number, flow in flows.items()
             ),
         )
-        taken = await store.take(TakeRequest("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
+        taken = await store.take(TakeRequest("kitchen", frozenset({KIND}), 10_000.0, 5), take)
         assert [taken_run.id for taken_run in taken] == ["run-08999", "run-03000", "run-06000"]
         assert 3 <= len(pages) <= 9
         assert max(page.size for page in pages) == queue.LARGEST_PAGE.size

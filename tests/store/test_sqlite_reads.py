@@ -19,7 +19,7 @@ from asterism.store.sqlite import SqliteStore, reads
 from asterism.store.sqlite.schema import MIGRATIONS, statements
 from asterism.store.sqlite.store import FEW, of_one_record
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
+from tests.store.sqlite_fixtures import KITCHEN, ME, held_up, opened, run
 
 OPEN = frozenset({ASSIGNED})
 
@@ -154,7 +154,7 @@ async def test_a_few_runs_of_a_session_are_read_in_the_event_loop(
         await store.commit([PutSession(KITCHEN, None)])
         monkeypatch.setattr(store._writer, "_average", 0.0)
         for first, last, threads in ((0, FEW, [True]), (FEW, FEW + 1, [True, False])):
-            taken = [transitions.take(run(number), ME, FLOW, 1000.0) for number in range(first, last)]
+            taken = [transitions.take(run(number), ME, 1000.0) for number in range(first, last)]
             await store.commit([PutRun(new, None) for new in taken])
             here.clear()
             assert len(await store.find(Query(session=ME.session))) == last

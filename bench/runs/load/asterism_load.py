@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from asterism.base.startup import tune_gc
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from bench.runs.load import DEAD_AFTER, HEARTBEAT, SLOTS, Put

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 
 from asterism.base.startup import tune_gc
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore

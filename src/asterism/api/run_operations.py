@@ -295,7 +295,7 @@ class RunOperations:
     remove_workflow = Operation(
         RemoveWorkflow,
         documents.Workflow,
-        "Remove a workflow that no open run and no schedule needs.",
+        "Remove a workflow that no schedule needs.",
         "DELETE /workflows/{workflow}",
         needs="admin",
     )

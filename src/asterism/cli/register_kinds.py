@@ -11,7 +11,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.limits import Account as LimitAccount
 from asterism.core.limits import Hold, Limit
 from asterism.core.plan.edits import WaitingEdit
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.core.schedule.schedule import Schedule
 from asterism.core.schedule.ticks import Backfill, history_of
 from asterism.core.series.machine import Series
@@ -47,7 +47,7 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     scheduled_work.SCHEDULES: lambda value: scheduled_work.REMOVED in value or Schedule.from_json(value),
     scheduled_work.HISTORY: history_of,
     settings.KEY: settings.from_stored,
-    workflows.LATEST: workflows.version_of,
+    workflows.LATEST: lambda value: workflows.is_removed(value) or Workflow.from_json(value),
     workflows.VERSIONS: Workflow.from_json,
 }
 """What reads the values of registers, by the beginnings of their keys."""

@@ -30,7 +30,7 @@ from asterism.core.plan.edits import Edit, EditBatch, WaitingEdit
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.record import replace
 from asterism.core.run.session import PLAN
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.commands import CancelPlan
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
@@ -128,7 +128,7 @@ class DurableOrchestrator(PlanCommands):
             "losses": self.options.max_losses,
             "strategy": self.options.strategy,
         }
-        Workflow("terms", call=NO_ACTION, **self._run_terms)  # its constructor checks them
+        Work(call=NO_ACTION, **self._run_terms)  # its constructor checks them
         self._device = FleetDevice(fleet, max_open_runs, self._run_terms)
         self._random = random.Random(self.options.seed)
         self._owned: dict[str, Ownership] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,19 +27,18 @@ from asterism.core.plan.edit_rules import KnownDevices
 from asterism.core.plan.journal import BegunRun, EndedRun, RecordedConstellation
 from asterism.core.plan.node import AttemptTimes, Node
 from asterism.core.plan.status import RUNNING, ConstellationState
-from asterism.core.plan.task import Lane, Task, kind_of
+from asterism.core.plan.task import Lane, Task, import_path, kind_of
 from asterism.core.plan.task_files import handles_files
 from asterism.core.run import transitions
+from asterism.core.run import work as run_work
 from asterism.core.run.placement import mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run
 from asterism.core.run.transitions import attempts_of, was_executed
-from asterism.core.run.workflow import Workflow
 from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.durable.journal_store import OwnershipLost
 from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
 from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
 from asterism.execution import task_inputs
-from asterism.execution.function_calls import retrieve_exception
 from asterism.execution.task_inputs import MissingInput, call_apart, is_secret
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, literal
@@ -55,7 +53,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
 from asterism.orchestrator.unchanged_tasks import UNKNOWN
 from asterism.store.optimistic_update import until_available
-from asterism.store.protocol import PutRegister, PutRun, Query, Write
+from asterism.store.protocol import PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 
 STOPPED = "the store was not reached in time"
@@ -109,70 +107,12 @@ class FleetRoster(Roster):
         return UNKNOWN if enrolment is None else [DEVICE, device, enrolment]
 
 
-class PlanWorkflows:
-    """The workflows of one plan: one for each kind of task. They are versions of one workflow with the plan's name."""
-
-    def __init__(self, fleet: Fleet, name: str, run_terms: Mapping[str, Any]) -> None:
-        self._fleet, self._terms = fleet, run_terms
-        self.name = f"{PREFIX}{name}"
-        self._known: dict[str, Workflow] = {}
-        self._shapes: dict[tuple[Any, ...], Workflow] = {}  # by the fields of a task that make its workflow
-        self._writing: dict[int, asyncio.Task[None]] = {}  # versions that may not be in the store yet
-
-    async def read(self) -> None:
-        """Read the workflows that are in the store."""
-        for register in await self._fleet.store.registers(f"workflow-version/{self.name}@"):
-            flow = Workflow.from_json(register.value)
-            self._known[_text(flow)] = flow
-            self._fleet.workflows.remember(flow)
-
-    def _latest(self) -> int:
-        return max((flow.version for flow in self._known.values()), default=0)
-
-    async def of(self, task: Task, journal: JournalWriter) -> Workflow:
-        """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
-        if task.env or kind_of(task) in ("http", "agent", "plugin") or handles_files(task):
-            flow = self._new(task, journal)  # only the whole workflow tells whether it is known
-        else:
-            shape = (
-                *(task.call, task.argv, task.shell, task.cwd, task.needs, task.priority),
-                *(task.timeout, task.retries, task.backoff, task.description, task.heartbeat_timeout),
-            )
-            known = self._shapes.get(shape)
-            flow = known if known is not None else self._shapes.setdefault(shape, self._new(task, journal))
-        if flow.version in self._writing:
-            await asyncio.shield(self._writing[flow.version])
-            if self._writing.pop(flow.version, None) is not None:
-                self._fleet.workflows.remember(flow)  # not before it is durable: another process may write this version
-        return flow
-
-    def _new(self, task: Task, journal: JournalWriter) -> Workflow:
-        """The workflow of a kind of task that may be new. If the store does not have it, this starts to write it."""
-        plain_flow = _workflow(self.name, task, self._terms)
-        text = _text(plain_flow)
-        flow = self._known.get(text)
-        if flow is None:
-            flow = self._known[text] = plain_flow.at_version(self._latest() + 1)
-            new = PutRegister(f"workflow-version/{self.name}@{flow.version}", flow.to_json(), None)
-            writing = asyncio.create_task(journal.commit(new))  # for all tasks that wait for it
-            writing.add_done_callback(retrieve_exception)
-            self._writing[flow.version] = writing
-        return flow
-
-
-def _text(flow: Workflow) -> str:
-    return json.dumps(flow.at_version(0).to_json(), sort_keys=True)
-
-
-def _workflow(name: str, task: Task, run_terms: Mapping[str, Any]) -> Workflow:
-    call = task.call
-    if kind_of(task) is None:
-        call = NO_ACTION
+def work_for(task: Task, run_terms: Mapping[str, Any]) -> run_work.Work:
+    """The work of the run that executes a task of a plan."""
     if (timeout := task.heartbeat_timeout) is not None:
         run_terms = {**run_terms, "heartbeat_timeout": timeout, "heartbeat": min(HEARTBEAT, timeout / 3)}
-    return Workflow(
-        name,
-        call=call,
+    return run_work.Work(
+        call=NO_ACTION if kind_of(task) is None else None if task.call is None else import_path(task.call, task.id),
         argv=task.argv,
         shell=task.shell,
         http=None if task.http is None else _referring_to_inputs(dict(task.http), task.inputs),
@@ -203,19 +143,22 @@ async def no_action() -> None:
 
 class PlanRuns:
     """What the fleet device knows of one plan. ``resumed`` are the executions (task, epoch) that were running when this
-    process took the plan over, each with its run if the journal names it. ``leaving``: another process continues the
-    plan, so runs that stop are not cancelled."""
+    process took the plan over, each with its run if the journal names it. ``run_terms`` are the terms of its runs.
+    ``leaving``: another process continues the plan, so runs that stop are not cancelled."""
 
     def __init__(
-        self, journal: JournalWriter, workflows: PlanWorkflows, resumed: Mapping[tuple[str, int], BegunRun | None]
+        self,
+        journal: JournalWriter,
+        run_terms: Mapping[str, Any],
+        resumed: Mapping[tuple[str, int], BegunRun | None],
     ) -> None:
-        self.journal, self.workflows, self.resumed = journal, workflows, resumed
+        self.journal, self.run_terms, self.resumed = journal, run_terms, resumed
         self.leaving = False
 
 
 class FleetDevice:
     """At most ``slots`` runs are open at any time, wherever they are: a task that cannot start yet needs no run in the
-    store yet. ``run_terms`` are the terms of every workflow of a plan that was stored without its own."""
+    store yet. ``run_terms`` are the terms of the runs of a plan that was stored without its own."""
 
     id = "fleet"
     can: frozenset[str] = frozenset()
@@ -232,15 +175,14 @@ class FleetDevice:
     async def attach(self, journal: JournalWriter) -> PlanRuns:
         """Get ready for the tasks of a plan. The terms that are stored with it outrank those of this process."""
         name, stored = journal.head.name, journal.head.terms
-        workflows = PlanWorkflows(self.fleet, name, {term: stored.get(term, own) for term, own in self._terms.items()})
-        await until_available(self.fleet.clock, workflows.read)
+        run_terms = {term: stored.get(term, own) for term, own in self._terms.items()}
         resumed = {
             (node.id, node.epoch): journal.plan.begun_run(node.id)
             for node in journal.plan.nodes.values()
             if node.status is RUNNING and node.tentative is None and node.device is not None
         }
         self._unwritten.attach(journal, resumed)
-        plan = self._plans[name] = PlanRuns(journal, workflows, resumed)
+        plan = self._plans[name] = PlanRuns(journal, run_terms, resumed)
         runs = await self._unlisted_runs(journal.plan.ended_runs or (), plan)
         journal.plan.ended_runs = None
         journal.list_runs(runs)
@@ -263,11 +205,11 @@ class FleetDevice:
 
     async def could_run(self, device: str, name: str, task: Task) -> bool:
         """Whether a device of the fleet could run a task of a plan now, by all that the store knows of it."""
-        flow = _workflow(f"{PREFIX}{name}", task, self._terms)
-        run = transitions.create("", flow, {}, by=name, now=0.0, device=task.device)
+        terms = work_for(task, self._terms)
+        run = transitions.create("", terms, {}, by=name, now=0.0, device=task.device, origin=(f"{PREFIX}{name}", 0))
         now, sessions = self.fleet.store.clock(), await self.fleet.store.sessions(device=device)
         return any(
-            session.reachable(now) and mismatch_reason(session, run, flow, session.expression_names(), holds) is None
+            session.reachable(now) and mismatch_reason(session, run, session.expression_names(), holds) is None
             for session in sessions
         )
 
@@ -299,34 +241,33 @@ class FleetDevice:
     async def _executed(self, work: Work, plan: PlanRuns) -> Run:
         """The run of a new execution, once it has ended. What this process can do itself, it begins without a run in
         the store."""
-        flow = await plan.workflows.of(work.task, plan.journal)
-        run = await self._new_run(work, plan, flow)
+        run = await self._new_run(work, plan)
         # what uses limits or has files needs a run in the store: only its grant holds them
-        at_once = work.task.call is not None and run.uses is None and flow.outputs is None
-        unwritten = await self._begin_here(run, flow, work, plan) if at_once else None
+        at_once = work.task.call is not None and run.uses is None and run.work.outputs is None
+        unwritten = await self._begin_here(run, work, plan) if at_once else None
         if unwritten is None:
-            run = await self._place(run, flow, work, plan)
+            run = await self._place(run, work, plan)
         else:
             run, ended = unwritten.run, await unwritten.end
             if ended is not None:
                 return ended
             if unwritten.given_up and (unwritten.writing is None or not await unwritten.write()):
-                lost = transitions.lose(run, flow, self.fleet.store.clock(), STOPPED, counted=False)
-                run = await self._place(lost, flow, work, plan)
+                lost = transitions.lose(run, self.fleet.store.clock(), STOPPED, counted=False)
+                run = await self._place(lost, work, plan)
         return await self._end_of(run, plan.journal)
 
-    async def _begin_here(self, run: Run, flow: Workflow, work: Work, plan: PlanRuns) -> UnwrittenRun | None:
+    async def _begin_here(self, run: Run, work: Work, plan: PlanRuns) -> UnwrittenRun | None:
         """Begin a run on the device of this process, as soon as the journal says so. None if that cannot take it."""
         local = self.fleet.local
-        if local is None or not local.reserve(run, flow):
+        if local is None or not local.reserve(run):
             return None
         asked = self.fleet.clock.time()
         try:
-            begun = local.accept(run, flow, run.created_at)
+            begun = local.accept(run, run.created_at)
             _record_device(plan.journal.plan, work, begun, unwritten=True)
             await plan.journal.commit()
             unwritten = self._unwritten.add(begun, work, plan.journal, self.fleet)
-            local.begin(begun, flow, asked, unwritten)
+            local.begin(begun, asked, unwritten)
         finally:
             local.unreserve(run)
         if unwritten.held is None:
@@ -372,19 +313,17 @@ class FleetDevice:
             return stored
         if (begun := plan.resumed[work.task.id, work.epoch]) is not None:
             return await self._write_begun(begun, work, plan)
-        flow = await plan.workflows.of(work.task, plan.journal)
-        return await self._place(await self._new_run(work, plan, flow), flow, work, plan)
+        return await self._place(await self._new_run(work, plan), work, plan)
 
     async def _write_begun(self, begun: BegunRun, work: Work, plan: PlanRuns) -> Run:
         """Write a run that another process began: as its run, or as a lost one if nothing is known of its session."""
-        flow = await plan.workflows.of(work.task, plan.journal)
-        run = (await self._new_run(work, plan, flow)).changed(id=begun.id)
+        run = (await self._new_run(work, plan)).changed(id=begun.id)
         sessions = await until_available(self.fleet.clock, lambda: self.fleet.store.sessions(ended=True))
         session = next((session for session in sessions if session.id == begun.session), None)
         device = orchestrator_device(work.constellation, "") if session is None else session.device
-        run = transitions.take(run, Owner(device, begun.session), flow, run.created_at, starts=True)
+        run = transitions.take(run, Owner(device, begun.session), run.created_at, starts=True)
         if session is None:
-            run = transitions.lose(run, flow, self.fleet.store.clock(), "its process is forgotten", counted=False)
+            run = transitions.lose(run, self.fleet.store.clock(), "its process is forgotten", counted=False)
         await plan.journal.commit(PutRun(run, None))
         return run
 
@@ -397,15 +336,15 @@ class FleetDevice:
         return [await self._unlisted_run(work, end, plan) for work, end in works.values()]
 
     async def _unlisted_run(self, work: Work, end: EndedRun, plan: PlanRuns) -> Run:
-        flow, times = await plan.workflows.of(work.task, plan.journal), end.times
-        run = (await self._new_run(work, plan, flow, times.created)).changed(id=end.run.id)
+        times = end.times
+        run = (await self._new_run(work, plan, times.created)).changed(id=end.run.id)
         owner = Owner(end.device, end.run.session)
-        run = transitions.take(run, owner, flow, times.begun or times.created, starts=True)
+        run = transitions.take(run, owner, times.begun or times.created, starts=True)
         return transitions.complete(
             run, Grant(run.id, owner.session, run.epoch), end.value, times.ended or times.created
         )
 
-    async def _new_run(self, work: Work, plan: PlanRuns, flow: Workflow, now: float | None = None) -> Run:
+    async def _new_run(self, work: Work, plan: PlanRuns, now: float | None = None) -> Run:
         """A new run for an execution, with its input."""
         node, uses = plan.journal.plan.nodes.get(work.task.id), work.task.uses
         if uses:
@@ -422,9 +361,10 @@ class FleetDevice:
             raise MissingInput(f"the input of task {work.task.id!r}: {why}") from None
         return transitions.create(
             run_id,
-            flow,
+            work_for(work.task, plan.run_terms),
             run_input,
             by=work.constellation,
+            origin=(f"{PREFIX}{work.constellation}", 0),
             now=now,
             key=_key(work),
             priority=_urgency(plan.journal.plan, work),
@@ -441,7 +381,7 @@ class FleetDevice:
         )
         return kept
 
-    async def _place(self, run: Run, flow: Workflow, work: Work, plan: PlanRuns) -> Run:
+    async def _place(self, run: Run, work: Work, plan: PlanRuns) -> Run:
         """Write a run, assigned to a device if one has room."""
 
         async def add(run: Run, assign: Callable[[Run], Run]) -> Run:
@@ -450,11 +390,11 @@ class FleetDevice:
             await plan.journal.commit(PutRun(run, None))
             return run
 
-        return await until_available(self.fleet.clock, lambda: self.fleet.place(run, flow, add))
+        return await until_available(self.fleet.clock, lambda: self.fleet.place(run, add))
 
     async def _stored_run(self, work: Work, plan: PlanRuns) -> Run | None:
         runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=_key(work))))
-        return runs[0] if runs and runs[0].workflow == plan.workflows.name else None
+        return runs[0] if runs and runs[0].workflow == f"{PREFIX}{work.constellation}" else None
 
     async def _cancel(self, work: Work, plan: PlanRuns) -> None:
         """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
@@ -573,7 +513,7 @@ def _input_name(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
-    """A value of a task as a value of its workflow: references to results become references to inputs."""
+    """A value of a task as a value of the work of its run: references to results become references to inputs."""
     if task_inputs.is_reference(value):
         source = value.get("from")
         return {**value, "from": _input_name(source, taken)} if isinstance(source, str) else value

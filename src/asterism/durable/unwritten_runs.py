@@ -213,12 +213,10 @@ async def complete(fleet: Fleet, end: UnwrittenEnd) -> None:
     try:
         try:
             await fleet.ledger.change(
-                run.id, lambda stored, _: transitions.complete(stored, grant, run.output, now), also=end.log
+                run.id, lambda stored: transitions.complete(stored, grant, run.output, now), also=end.log
             )
         except ValueError as error:
             why = f"its result cannot be stored: {error}"
-            await fleet.ledger.change(
-                run.id, lambda stored, flow: transitions.fail(stored, grant, why, flow, now, final=True)
-            )
+            await fleet.ledger.change(run.id, lambda stored: transitions.fail(stored, grant, why, now, final=True))
     except RunRefused:
         return

@@ -30,7 +30,7 @@ from asterism.execution.working_folder import WorkFiles
 
 if TYPE_CHECKING:
     from asterism.core.plan.task import Task
-    from asterism.core.run.workflow import Workflow
+    from asterism.core.run.work import Work
     from asterism.execution.process_guard import Admission
 
 
@@ -81,7 +81,7 @@ class Attempt:
     folder: Path | None = None
     root: Path | None = None
 
-    def __init__(self, action: Task | Workflow, resolved: ResolvedInputs, commands: Commands) -> None:
+    def __init__(self, action: Task | Work, resolved: ResolvedInputs, commands: Commands) -> None:
         self.action, self.resolved, self.commands = action, resolved, commands
 
     def identity(self) -> dict[str, str]:
@@ -210,7 +210,7 @@ async def execute_action(attempt: Attempt) -> Any:
     return await (kind.run(attempt) if files is None else files.execute(attempt, kind.run))
 
 
-def action_kind(action: Task | Workflow) -> ActionKind | None:
+def action_kind(action: Task | Work) -> ActionKind | None:
     """What executes an action; None for a task without one. Raises PluginProblem."""
     kind = kind_of(action)
     if kind == "plugin":

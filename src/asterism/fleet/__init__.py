@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Run as Run
     from asterism.core.run.run import RunStatus as RunStatus
     from asterism.core.run.session import Session as Session
-    from asterism.core.run.workflow import Workflow as Workflow
+    from asterism.core.run.work import Workflow as Workflow
     from asterism.core.schedule.schedule import Schedule as Schedule
     from asterism.core.schedule.ticks import TickEntry as TickEntry
     from asterism.fleet.bulk_creation import InvalidInput as InvalidInput

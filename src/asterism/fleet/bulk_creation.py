@@ -20,7 +20,7 @@ from asterism.core.limits import check_uses, uses_of, with_series
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import TextTemplate, key_template, tidy_label
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet, RunOptions, check_options, filled_uses
 from asterism.fleet.stored_limits import read_limits
 from asterism.store import row_codec

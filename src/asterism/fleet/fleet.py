@@ -33,10 +33,10 @@ from asterism.core.json_values import plain_json
 from asterism.core.limits import check_uses, uses_of, uses_text
 from asterism.core.run import transitions
 from asterism.core.run.placement import Choice, Placer
-from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, RETRY_KEYS, Progress, Run
+from asterism.core.run.run import COMPLETED, PROCESSING, RETRY_KEYS, Progress, Run
 from asterism.core.run.run_label import TextTemplate
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import KEEP_RULES, Work, Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
 from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
@@ -112,12 +112,12 @@ class CurrentPlacer:
             return None
         return self._known[1]
 
-    def choose(self, run: Run, flow: Workflow, near: Collection[str]) -> Choice:
+    def choose(self, run: Run, near: Collection[str]) -> Choice:
         """Choose a device for a run, and reserve a slot of it until ``settle``. The placer must have been read."""
         assert self._known is not None
         placer = self._known[1]
         self._free(run.id)  # a second try to write the same run
-        choice = placer.choose(run, flow, near=near, awaited=self.awaited)
+        choice = placer.choose(run, near=near, awaited=self.awaited)
         if choice.owner is not None:
             placer.record_assignment(choice.owner.device)
             self._under_way[run.id] = choice.owner.device
@@ -175,16 +175,16 @@ class InProcessDevice(Protocol):
     """A device that works in the process of a fleet object. Runs that are created there start on it in the same commit,
     if it can take them."""
 
-    def reserve(self, run: Run, flow: Workflow) -> bool:
+    def reserve(self, run: Run) -> bool:
         """Keep a slot for a run that is about to be created. Returns False if the device cannot take it now."""
 
     def unreserve(self, run: Run) -> None:
         """Give up what was reserved: the run has begun, or will not come."""
 
-    def accept(self, run: Run, flow: Workflow, now: float | None = None) -> Run:
+    def accept(self, run: Run, now: float | None = None) -> Run:
         """The run as it is to be written: taken by this device, and started, now or at the time ``now``."""
 
-    def begin(self, run: Run, flow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
+    def begin(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
         """Execute a run that was written, or that ``unwritten`` writes. ``asked`` is when the write was sent, by the
         fleet's clock. If the device has been silent for too long since, it begins nothing."""
 
@@ -207,7 +207,7 @@ class Fleet:
         self.run_ids = AscendingIds(self.chance)
         self.workflows = Workflows(store)
         self.waiters = RunWaiters(store, self.clock)
-        self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
+        self.ledger = Ledger(store, self.clock, self.chance, self.waiters.ended)
         self.blobs = RunBlobs(store, self.settings)
         self.local: InProcessDevice | None = None
         self.running_plans: dict[str, Any] = {}
@@ -306,7 +306,7 @@ class Fleet:
         value = await self.blobs.keep(plain_json(dict(input), what), what) if input else {}
         flow = await self._flow(workflow)
         run = new_run(self, flow, value, uses=await self.uses(flow, input or {}), **options)
-        return await self.place(run, flow, add, near=near)
+        return await self.place(run, add, near=near)
 
     async def create_many(
         self,
@@ -343,23 +343,21 @@ class Fleet:
     async def _flow(self, workflow: str | Workflow) -> Workflow:
         if isinstance(workflow, str):
             return await self.workflows.latest(workflow)
-        if self.workflows.remembered(workflow.name, workflow.version) is workflow:
-            return workflow
-        return await self.workflows.add(workflow)
+        return workflow if workflow.version else await self.workflows.add(workflow)
 
-    async def place(self, run: Run, flow: Workflow, add: AddRun | None = None, *, near: Collection[str] = ()) -> Run:
+    async def place(self, run: Run, add: AddRun | None = None, *, near: Collection[str] = ()) -> Run:
         """Write a new run, assigned in the same write to the device of this process, else to the best device of the
         fleet if one has room. ``near`` names preferred devices. ``add`` does the writing, by default the ledger."""
         add = add or self.ledger.add
         if run.uses is not None:
             return await add(run, lambda offered: offered)  # a device takes it when its limits have room
         local = self.local
-        if local is not None and local.reserve(run, flow):
+        if local is not None and local.reserve(run):
             asked = self.clock.time()
             try:
-                added = await add(run, lambda offered: local.accept(offered, flow))
+                added = await add(run, lambda offered: local.accept(offered))
                 if added.id == run.id:
-                    local.begin(added, flow, asked)
+                    local.begin(added, asked)
                 return added
             finally:
                 local.unreserve(run)
@@ -367,13 +365,12 @@ class Fleet:
         written = False
 
         def assign(offered: Run) -> Run:
-            choice = self._placer.choose(offered, flow, near)
+            choice = self._placer.choose(offered, near)
             if choice.owner is None:
                 return offered
             return transitions.assign(
                 offered,
                 choice.owner,
-                flow,
                 by=self.by,
                 now=self.store.clock(),
                 scores=choice.scores,
@@ -456,17 +453,17 @@ class Fleet:
     async def cancel(self, run_id: str, reason: str = "") -> Run:
         """Cancel a run: at once if no device holds it, else as soon as its device has stopped."""
         by = self.by_whom(reason)
-        return await self.ledger.request(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), by))
+        return await self.ledger.request(run_id, lambda run: transitions.cancel(run, self.store.clock(), by))
 
     async def pause(self, run_id: str, reason: str = "") -> Run:
         """Pause a run until it is resumed; its progress is kept."""
         by = self.by_whom(reason)
-        return await self.ledger.request(run_id, lambda run, _: transitions.pause(run, self.store.clock(), by))
+        return await self.ledger.request(run_id, lambda run: transitions.pause(run, self.store.clock(), by))
 
     async def resume(self, run_id: str, reason: str = "") -> Run:
         """Resume a paused run."""
         by = self.by_whom(reason)
-        return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), by))
+        return await self.ledger.request(run_id, lambda run: transitions.resume(run, self.store.clock(), by))
 
     def by_whom(self, reason: str) -> str:
         """Who, and why, for the story of a run."""
@@ -525,11 +522,11 @@ class Fleet:
         reason: str = "",
         batch: str | None = None,
     ) -> Run:
-        flow = await self.workflows.get(old.workflow, old.version)
         new = new_run(
             self,
-            flow,
+            old.work,
             await self.blobs.copy(old.input),
+            origin=(old.workflow, old.version),
             key=key,
             series=old.series,
             priority=old.priority,
@@ -542,7 +539,7 @@ class Fleet:
         )
         why = f"by {self.by_whom(reason)}"
         story = new.story_with(new.created_at, "retried", why) if reason else new.story
-        return await self.place(new.changed(progress=progress, story=story), flow)
+        return await self.place(new.changed(progress=progress, story=story))
 
     async def prune(self, older_than: float) -> int:
         """Remove runs that ended more than so many seconds ago. Returns how many."""
@@ -621,12 +618,7 @@ class Fleet:
         idle = [session for session in placer.sessions.values() if session.idle and session.state == OPEN]
         awaited: set[str] = set()
         for kind in await self.store.waiting() if idle else ():
-            try:
-                flow = await self.workflows.get(kind.workflow, kind.version)
-            except AsterismError:  # it is missing or damaged: no device can take its runs
-                continue
-            sample = transitions.create("", flow, {}, by=self.by, now=0.0, device=kind.pinned)
-            awaited |= {s.device for s in idle if placer.refusal_reason(s, sample, flow) is None}
+            awaited |= {s.device for s in idle if placer.refusal_reason(s, kind.sample) is None}
         return awaited
 
     # -- settings ----------------------------------------------------------------------------------------------------
@@ -658,12 +650,12 @@ class Fleet:
         return await fleet_settings.write(self.store, changes)
 
 
-def new_run(fleet: Fleet, flow: Workflow, value: Any, *, by: str = "", **run_options: Any) -> Run:
+def new_run(fleet: Fleet, template: Work, value: Any, *, by: str = "", **run_options: Any) -> Run:
     """A new run that is not written yet. ``value`` is its input, ``by`` its creator, by default the name of the fleet
     object; ``run_options`` are those of ``transitions.create``."""
     now, span = fleet.store.clock(), current_traceparent()
     run_id = fleet.run_ids.new(now)
-    return transitions.create(run_id, flow, value, by=by or fleet.by, now=now, traceparent=span, **run_options)
+    return transitions.create(run_id, template, value, by=by or fleet.by, now=now, traceparent=span, **run_options)
 
 
 def filled_uses(flow: Workflow, run_input: Mapping[str, Any]) -> str | None:
@@ -756,14 +748,13 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool, by: st
 async def _assign_to(fleet: Fleet, run: Run, device: str, by: str, paused_for: str | None = None) -> Run:
     placer, session = await _target(fleet, run, device)
 
-    def step(run: Run, flow: Workflow) -> Run:
+    def step(run: Run) -> Run:
         return transitions.move(
             run,
             session.owner,
-            flow,
             by=by,
             now=fleet.store.clock(),
-            scores={device: round(sum(placer.score_parts(session, flow).values()), 2)},
+            scores={device: round(sum(placer.score_parts(session, run.work).values()), 2)},
             within=placer.time_to_answer(session),
             paused_for=paused_for,
         )
@@ -778,8 +769,7 @@ async def _target(fleet: Fleet, run: Run, device: str) -> tuple[Placer, Session]
     session = placer.sessions.get(device)
     if session is None:
         raise UnknownDevice(f"no device {device!r} is joined, or it is silent; list them with: asterism device list")
-    flow = await fleet.workflows.get(run.workflow, run.version)
-    refusal = placer.refusal_reason(session, run.changed(avoid=(), declined={}), flow)
+    refusal = placer.refusal_reason(session, run.changed(avoid=(), declined={}))
     if refusal is None and session.room <= 0 and run.device != device:
         refusal = f"it is full, with {session.used} run{'s' if session.used != 1 else ''}"
     if refusal is not None and not run.ended:

@@ -20,15 +20,13 @@ from asterism.core.json_values import JsonObject
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import task_name
-from asterism.core.run.workflow import Workflow
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.settings import Settings
-from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Store, Write, feed_of, has_feed
 from asterism.store.store_errors import Conflict, StoreCorrupt
 
-Step = Callable[[Run, Workflow], Run]
+Step = Callable[[Run], Run]
 """A change of a run: from the record in the store to the next one. It raises RunRefused, or returns the run itself if
 there is nothing to change."""
 
@@ -67,11 +65,10 @@ class Ledger:
         self,
         store: Store,
         clock: Clock,
-        workflows: Workflows,
         chance: random.Random,
         on_end: Callable[[Run], None] = lambda run: None,
     ) -> None:
-        self.store, self.clock, self.workflows = store, clock, workflows
+        self.store, self.clock = store, clock
         self._chance, self._on_end = chance, on_end
 
     async def read(self, run_id: str) -> Run:
@@ -112,8 +109,7 @@ class Ledger:
             known = None
             if written and any(happened(written_run, before) for written_run in written):
                 return before
-            flow = self.workflows.remembered(before.workflow, before.version)
-            after = step(before, flow or await self.workflows.get(before.workflow, before.version))
+            after = step(before)
             if after is before:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]

@@ -27,14 +27,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from asterism.base.expressions import holds
-from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
-from asterism.core.record import replace
+from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, mismatch_reason
 from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.audit_log import remove_entries
 from asterism.fleet.extensions import extensions, plan_port
@@ -43,7 +41,6 @@ from asterism.fleet.ledger import failure_notice
 from asterism.fleet.scheduled_work import SchedulePass
 from asterism.fleet.sent_events import remove_events
 from asterism.fleet.stored_limits import release_lost_holds
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
 
@@ -74,17 +71,17 @@ PRUNED_PER_PASS = 5000
 """How many runs that ended long ago one pass removes: there is other work to do."""
 
 _Kind = tuple[Any, ...]
-"""What all devices judge (workflow, version, pinned device), then what only a device's own rule may judge."""
+"""What all devices judge (kind, pinned device), then what only a device's own rule may judge."""
 
 
 def _kind(run: Run) -> _Kind:
-    return (run.workflow, run.version, run.pinned, run.priority, run.series, run.created_by)
+    return (run.kind, run.pinned, run.priority, run.series, run.created_by)
 
 
-def _is_delayed(run: Run, flow: Workflow, now: float) -> bool:
+def _is_delayed(run: Run, now: float) -> bool:
     """Whether a waiting run is not to be tried yet. A later time than any delay was written before the store's clock
     was set back."""
-    return now < run.not_before <= now + flow.backoff_most + CLOCK_JUMP
+    return now < run.not_before <= now + run.work.backoff_most + CLOCK_JUMP
 
 
 class Monitor:
@@ -110,7 +107,6 @@ class Monitor:
         self._whole_pruned_at: float | None = None
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
-        self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
         self._schedules = SchedulePass(fleet)
 
     async def run_pass(self) -> None:
@@ -261,11 +257,8 @@ class Monitor:
         is measured by our clock."""
         before, self._due_later = self._due_later, {}
         for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), judged=True, limit=RUNS_PER_PASS)):
-            flow = await self._flow(run.workflow, run.version)
-            if flow is None:
-                continue
             abroad = run.session in self._abroad
-            longest = (await self.fleet.settings()).peer_timeout if abroad else flow.assignment_timeout
+            longest = (await self.fleet.settings()).peer_timeout if abroad else run.work.assignment_timeout
             if (run.due_at or 0.0) > now + longest + CLOCK_JUMP:
                 since = self._due_later[run.grant] = before.get(run.grant, own)
                 if own - since > longest:
@@ -276,15 +269,12 @@ class Monitor:
         """Take a run away; ``seen`` is its stored record, ``run`` the same with its latest progress. An assignment that
         a device of a peer has not answered does not count as a loss: the stores may not have met since. Neither does
         the loss of the process that runs the plan of the run: it ends with all its tasks, whatever they do."""
-        flow = await self._flow(seen.workflow, seen.version)
-        if flow is None:
-            return
         now = self.store.clock()
         unanswered = abroad and run.status is ASSIGNED
         if unanswered:
             after = transitions.take_back(run, now, detail)
         else:
-            after = transitions.lose(run, flow, now, detail, counted=not executes_own_plan(run))
+            after = transitions.lose(run, now, detail, counted=not executes_own_plan(run))
         if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *failure_notice(after)]):
             log.info("taken away: %s", detail, extra={"run": seen.id})
         else:
@@ -323,17 +313,14 @@ class Monitor:
         now = self.store.clock()
         waiting.sort(key=queue_order)
         for run in waiting:
-            flow = await self._flow(run.workflow, run.version)
-            if flow is None:
-                continue
-            if _is_delayed(run, flow, now):
+            if _is_delayed(run, now):
                 continue
             if run.uses is not None:  # devices take it (stored_limits.py), once its time has come
                 if run.not_before > now:
                     await self._change(run, transitions.end_backoff(run, now, "the clock of the store was set back"))
                 continue
             run = run.changed(not_before=min(run.not_before, now))
-            choice = placer.choose(run, flow, state=ABROAD if crowded else None)
+            choice = placer.choose(run, state=ABROAD if crowded else None)
             if choice.owner is None:
                 continue
             if choice.owner.device == self.name and self.fleet.local is not None:
@@ -342,7 +329,7 @@ class Monitor:
                 placer.record_assignment(self.name)
                 continue
             after = transitions.assign(
-                run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=choice.within
+                run, choice.owner, by=self.name, now=now, scores=choice.scores, within=choice.within
             )
             if await try_commit(self.store, [PutRun(after, run.revision)]):
                 placer.record_assignment(choice.owner.device)
@@ -357,36 +344,31 @@ class Monitor:
         waiting = await self.store.find(query)
         self._offered_up_to = waiting[-1].id if len(waiting) == RUNS_PER_PASS else None
         for run in waiting:
-            flow = await self._flow(run.workflow, run.version)
-            if flow is None:
-                continue
             anew, now = run.changed(avoid=(), declined={}), self.store.clock()
-            able = [
-                session for session in placer.sessions.values() if placer.refusal_reason(session, anew, flow) is None
-            ]
+            able = [session for session in placer.sessions.values() if placer.refusal_reason(session, anew) is None]
             if able and all(session.device in run.avoid for session in able):
                 yet_to_ask = [session for session in placer.sessions.values() if session.device not in run.avoid]
-                resting = any(placer.waits_for(session, anew, flow) for session in yet_to_ask)
-                await self._offer_again(run, flow, now, resting=resting)
+                resting = any(placer.waits_for(session, anew) for session in yet_to_ask)
+                await self._offer_again(run, now, resting=resting)
                 continue
-            refusals = self._refusals_by_rule(placer, anew, flow) if rules and not able else {}
-            if refusals and not _is_delayed(run, flow, now):
-                await self._offer_again(run, flow, now, refusals=refusals)
+            refusals = self._refusals_by_rule(placer, anew) if rules and not able else {}
+            if refusals and not _is_delayed(run, now):
+                await self._offer_again(run, now, refusals=refusals)
 
-    async def _offer_again(self, run: Run, flow: Workflow, now: float, **reasons: Any) -> None:
-        after = transitions.offer_again(run, flow, now, **reasons)
+    async def _offer_again(self, run: Run, now: float, **reasons: Any) -> None:
+        after = transitions.offer_again(run, now, **reasons)
         if after.ended and await self._must_wait(run.workflow):
-            after = transitions.offer_again(run, replace(flow, rounds=run.rounds + 2), now, **reasons)
+            after = transitions.offer_again(run, now, limited=False, **reasons)
         await self._change(run, after)
 
-    def _refusals_by_rule(self, placer: Placer, anew: Run, flow: Workflow) -> dict[str, str]:
+    def _refusals_by_rule(self, placer: Placer, anew: Run) -> dict[str, str]:
         """Why devices refuse a run by their own rules, if nothing else is wrong with them. Empty if a device that
         rests, or one of an absent peer, is still to be asked."""
         sessions = placer.sessions.values()
-        resting = any(placer.waits_for(session, anew, flow) for session in sessions)
-        if resting or self._waits_for_peer(placer, anew, flow):
+        resting = any(placer.waits_for(session, anew) for session in sessions)
+        if resting or self._waits_for_peer(placer, anew):
             return {}
-        refusals = {session.device: placer.rule_refusal(session, anew, flow) for session in sessions}
+        refusals = {session.device: placer.rule_refusal(session, anew) for session in sessions}
         return {device: why for device, why in refusals.items() if why is not None}
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -397,17 +379,14 @@ class Monitor:
         own = self.fleet.clock.time()
         before, self._no_device_since = self._no_device_since, {}
         for waiting in await self.store.waiting():
-            flow = await self._flow(waiting.workflow, waiting.version)
-            if flow is None:
-                continue
-            for kind, sample in (await self._samples(placer, waiting, flow)).items():
-                reasons = self._refusal_reasons(placer, sample, flow)
-                if reasons is None or self._waits_for_peer(placer, sample, flow):
+            for kind, sample in (await self._samples(placer, waiting)).items():
+                reasons = self._refusal_reasons(placer, sample)
+                if reasons is None or self._waits_for_peer(placer, sample):
                     continue
-                known = [at for other, at in before.items() if other in (kind, kind[:3]) or other[:3] == kind]
+                known = [at for other, at in before.items() if other in (kind, kind[:2]) or other[:2] == kind]
                 since = self._no_device_since[kind] = min(known, default=own)
-                if own - since >= flow.no_device_timeout and not await self._must_wait(flow.name):
-                    await self._give_up(kind, flow, reasons)
+                if own - since >= sample.work.no_device_timeout and not await self._must_wait(sample.workflow):
+                    await self._give_up(kind, sample, reasons)
 
     async def _must_wait(self, workflow: str) -> bool:
         """Whether the runs of a workflow are teardowns of a plan that is being cancelled. They wait for a device
@@ -415,71 +394,60 @@ class Monitor:
         name = workflow.removeprefix(retention.PREFIX)
         return name != workflow and await plan_port().plan_cancelling(self.store, name)
 
-    async def _samples(self, placer: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
+    async def _samples(self, placer: Placer, waiting: WaitingRuns) -> dict[_Kind, Run]:
         """One waiting run of each kind. A device with a rule of its own may tell runs apart that are equal to other
         devices."""
-        sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
+        sample = waiting.sample
         if all(session.accepts is None for session in placer.sessions.values()):
-            return {_kind(sample)[:3]: sample}
-        runs = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
-        return {_kind(run): run for run in runs if _kind(run)[:3] == _kind(sample)[:3]}
+            return {_kind(sample)[:2]: sample}
+        runs = await self.store.find(Query(workflow=sample.workflow, offered=True, limit=RUNS_PER_PASS))
+        return {_kind(run): run for run in runs if _kind(run)[:2] == _kind(sample)[:2]}
 
-    def _refusal_reasons(self, placer: Placer, sample: Run, flow: Workflow) -> dict[str, str] | None:
+    def _refusal_reasons(self, placer: Placer, sample: Run) -> dict[str, str] | None:
         """Why each device cannot execute this kind of run; None if one can, now or when it takes work again."""
         sample = sample.changed(avoid=(), declined={})
         reasons = {}
         for session in placer.sessions.values():
-            why = placer.refusal_reason(session, sample, flow)
-            if why is None or placer.waits_for(session, sample, flow):
+            why = placer.refusal_reason(session, sample)
+            if why is None or placer.waits_for(session, sample):
                 return None
             reasons[session.device] = why
         return reasons
 
-    def _waits_for_peer(self, placer: Placer, sample: Run, flow: Workflow) -> bool:
+    def _waits_for_peer(self, placer: Placer, sample: Run) -> bool:
         """Whether a device of an absent peer could execute this kind of run."""
         sample = sample.changed(avoid=(), declined={})
         away = [session for session in self._abroad.values() if not session.reachable(placer.now)]
         return any(
-            mismatch_reason(session.resumed(), sample, flow, session.expression_names(), holds) is None
-            for session in away
+            mismatch_reason(session.resumed(), sample, session.expression_names(), holds) is None for session in away
         )
 
-    async def _flow(self, name: str, version: int) -> Workflow | None:
-        """The workflow; None if it is missing or cannot be read. That is logged, and its runs are left alone: they must
-        not keep the pass from dealing with the others."""
-        try:
-            return await self.fleet.workflows.get(name, version)
-        except (UnknownWorkflow, InvalidWorkflow, NotJson) as error:
-            if (name, version) not in self._missing:
-                self._missing.add((name, version))
-                log.warning("its runs are left alone: %s", error)
-            return None
-
-    async def _give_up(self, kind: _Kind, flow: Workflow, reasons: Mapping[str, str]) -> None:
+    async def _give_up(self, kind: _Kind, sample: Run, reasons: Mapping[str, str]) -> None:
         refusals = "; ".join(f"{device}: {why}" for device, why in reasons.items()) or "no device is joined"
-        why = f"no device could take it for {flow.no_device_timeout:g} s. {refusals}"
+        timeout = sample.work.no_device_timeout
+        why = f"no device could take it for {timeout:g} s. {refusals}"
         now = self.store.clock()
         given_up = 0
-        async with contextlib.aclosing(self._all_waiting(flow)) as waiting:
+        async with contextlib.aclosing(self._all_waiting(sample.workflow)) as waiting:
             async for run in waiting:
                 since = run.waiting_since or 0.0
                 # a time in the future was written before the store's clock was set back
-                waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + CLOCK_JUMP
+                waited = now - since >= timeout or since > now + sample.work.backoff_most + CLOCK_JUMP
                 if waited and _kind(run)[: len(kind)] == kind:
                     await self._change(run, transitions.give_up(run, now, why))
                     given_up += 1
                     if given_up == RUNS_PER_PASS:
                         return
 
-    async def _all_waiting(self, flow: Workflow) -> AsyncGenerator[Run, None]:
+    async def _all_waiting(self, workflow: str) -> AsyncGenerator[Run, None]:
         """All waiting runs of a workflow, page by page: those to give up may come after many that wait for a slot."""
-        page = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
+        page = await self.store.find(Query(workflow=workflow, offered=True, limit=RUNS_PER_PASS))
         while page:
             for run in page:
                 yield run
             if len(page) < RUNS_PER_PASS:
                 return
-            query = Query(workflow=flow.name, offered=True, after=page[-1].id, limit=RUNS_PER_PASS)
+            query = Query(workflow=workflow, offered=True, after=page[-1].id, limit=RUNS_PER_PASS)
             page = await self.store.find(query)
 
     async def _change(self, before: Run, after: Run) -> None:

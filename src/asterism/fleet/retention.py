@@ -1,6 +1,6 @@
-"""Retention: removes runs and plans that ended long ago, and the workflows and peer records that only they used.
+"""Retention: removes runs and plans that ended long ago, and the peer records that only they used.
 
-Workflows that peers sent, and the records of runs that were lost or handed over to peers, belong to their runs.
+The records of runs that were lost or handed over to peers belong to their runs.
 
 The runs of a plan are not removed before the plan has ended: it may not have looked at them yet. A plan is not removed
 before the last of its runs: another plan of its name would use the same keys.
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.core.run.run_label import PLAN_PREFIX
-from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import (
     BLOB_USES,
@@ -27,12 +26,10 @@ from asterism.store.protocol import (
     Register,
     Store,
     Write,
-    feed_of,
-    has_feed,
 )
 
 PREFIX = PLAN_PREFIX
-"""Prefix of the keys of runs, and of the names of workflows, that belong to a plan."""
+"""Prefix of the keys of runs, and of what they name as their workflow, that belong to a plan."""
 
 LOST = "lost/"
 """Prefix of registers that record which run a device of this store lost to a peer: its ``device``, ``epoch`` and
@@ -61,7 +58,7 @@ LARGEST_STEP = 500
 
 async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bool = False) -> int:
     """Remove runs that ended before then, up to ``limit``, and, when there are none left, whole plans, and blobs
-    without a run. With ``runs_alone`` plans, workflows and other records stay, which saves the search for them. Returns
+    without a run. With ``runs_alone`` plans and other records stay, which saves the search for them. Returns
     how many runs were removed."""
     removed = await _remove_runs(store, ended_before, limit)
     if removed < limit and not runs_alone:
@@ -70,7 +67,6 @@ async def prune(store: Store, ended_before: float, limit: int, *, runs_alone: bo
             ended_at = _ended_at(head)
             if ended_at is not None and ended_at < ended_before and not await _has_runs(store, _name(head)):
                 await _remove_plan(store, head)
-        await _remove_unused_workflows(store, {_name(head) for head in heads})
         await _remove_peer_records(store)
         await _remove_result_records(store, ended_before)
     return removed
@@ -118,21 +114,6 @@ async def _has_runs(store: Store, name: str) -> bool:
     return False
 
 
-async def _remove_unused_workflows(store: Store, plans: set[str]) -> None:
-    """Remove workflows of peers that no run needs. A recent one belongs to a run that is about to
-    come; one with the name of a plan of this store may be used by it."""
-    old = [mark for mark in await store.registers(OF_PEERS) if abs(store.clock() - mark.value["at"]) > UNUSED_AGE]
-    if not old or not has_feed(store):
-        return
-    needed = await feed_of(store).kinds()
-    for mark in old:
-        kind = mark.key.removeprefix(OF_PEERS)
-        name = kind.rpartition("@")[0]
-        if kind not in needed and not (name.startswith(PREFIX) and name.removeprefix(PREFIX) in plans):
-            flow = await store.register(f"{VERSIONS}{kind}")
-            await _remove(store, [mark] if flow is None else [mark, flow])
-
-
 async def _remove_peer_records(store: Store) -> None:
     """Remove the records of runs that were removed."""
     records = [*await store.registers(LOST), *await store.registers(HANDED)]
@@ -156,7 +137,7 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
     parts = [
         f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "mailbox", "rejected", "approval", "exchange")
     ]
-    parts += [f"workflow-version/{PREFIX}{name}@", f"{BLOB_USES}plan/{name}/", f"{FILE_USES}plan/{name}/"]
+    parts += [f"{BLOB_USES}plan/{name}/", f"{FILE_USES}plan/{name}/"]
     registers = [register for prefix in parts for register in await store.registers(prefix)]
     budget = await store.register(f"budget/{name}")
     registers += [] if budget is None else [budget]

@@ -41,7 +41,6 @@ from asterism.core.run.placement import Placer
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, PROCESSING, Run
 from asterism.core.run.run_label import task_name
 from asterism.core.run.session import ABROAD, ENDED, REACHABLE_STATES, Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.stored_limits import StoredLimits, read_stored_limits, users
@@ -213,8 +212,7 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         return [Reason("backoff", "", f"the next attempt begins {then}, after the last one{said}", run.not_before)]
     if run.uses is not None and (limits := await limit_reasons(fleet, uses_of(run.uses), now, run)):
         return limits
-    flow = await fleet.workflows.get(run.workflow, run.version)
-    return _placement(await fleet.placer(fresh=True), run, flow, await fleet.store.sessions())
+    return _placement(await fleet.placer(fresh=True), run, await fleet.store.sessions())
 
 
 async def _series(fleet: Fleet, stored: StoredLimits, run: Run) -> Reason | None:
@@ -285,9 +283,9 @@ def _task(run: Run) -> str:
     return "" if task is None else f", task {task}"
 
 
-def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
+def _placement(placer: Placer, run: Run, sessions: Sequence[Session]) -> list[Reason]:
     """Why no device has taken a run that is offered to all."""
-    choice = placer.choose(run, flow)
+    choice = placer.choose(run)
     if choice.owner is not None:
         device = choice.owner.device
         return [Reason("turn", device, f"{device} can take it and has a free slot: it is about to start")]
@@ -295,7 +293,7 @@ def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Sess
     waited_for += [_resting(placer, device) for device in choice.resting]
     if waited_for:
         return waited_for[:MOST_NAMED]
-    reasons = [_no_device(run, flow, placer)]
+    reasons = [_no_device(run, placer)]
     asked = [(name, text) for name, text in choice.refused.items() if name == run.pinned or _executes(placer, name)]
     asked = [(name, text) for name, text in asked if run.pinned in (None, name)]
     kinds = {name: "suspended" for name, session in placer.sessions.items() if session.suspended is not None}
@@ -308,7 +306,7 @@ def _executes(placer: Placer, device: str) -> bool:
     return device not in placer.sessions or bool(placer.sessions[device].slots)
 
 
-def _no_device(run: Run, flow: Workflow, placer: Placer) -> Reason:
+def _no_device(run: Run, placer: Placer) -> Reason:
     count = sum(_executes(placer, name) for name in placer.sessions)
     if run.pinned is not None:
         how = "cannot" if run.pinned in placer.sessions else "is not joined"
@@ -316,7 +314,7 @@ def _no_device(run: Run, flow: Workflow, placer: Placer) -> Reason:
     if not count:
         what = "device that executes work" if placer.sessions else "device"
         return Reason("no_device", "", f"no {what} is joined")
-    absent = absent_plugin(flow.needs, [session.can for session in placer.sessions.values()])
+    absent = absent_plugin(run.work.needs, [session.can for session in placer.sessions.values()])
     if absent is not None:
         return Reason("no_device", "", absent)
     return Reason(

@@ -8,10 +8,9 @@ which is quick in every store.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
-from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.errors import AsterismError
 from asterism.core.json_values import plain_json
 from asterism.core.record import Record, replace
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
@@ -19,7 +18,6 @@ from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
 from asterism.execution.task_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Query
 
 MOST_CANDIDATES = 10
@@ -117,25 +115,23 @@ async def list_runs(
     return RunList(listed, query.after)
 
 
-async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
+def masks_of(runs: Iterable[Run]) -> dict[str, Mask]:
     """For each run, by id, the mask that hides the secrets that it and its workflow refer to."""
     masks = {}
     shared: dict[frozenset[str], Mask] = {}  # a mask reads all variables of the process when it is first used
     for run in runs:
         input_values = run.input.values() if isinstance(run.input, Mapping) else ()
         names = set(secret_names(list(filter(is_secret, input_values))))
-        with suppress(UnknownWorkflow, InvalidWorkflow, NotJson):  # such as one of a later version
-            flow = await fleet.workflows.get(run.workflow, run.version)
-            names.update(secret_names([flow.env, flow.http]))
+        names.update(secret_names([run.work.env, run.work.http]))
         masks[run.id] = shared.setdefault(frozenset(names), environment_mask(names))
     return masks
 
 
-async def labels_of(fleet: Fleet, runs: Sequence[Run], masks: Mapping[str, Mask] | None = None) -> dict[str, str]:
+def labels_of(runs: Sequence[Run], masks: Mapping[str, Mask] | None = None) -> dict[str, str]:
     """What lists call these runs, by id: their labels, else what they do, with secrets masked. ``masks`` are those of
     ``masks_of``, if the caller has them."""
     if masks is None:
-        masks = await masks_of(fleet, [run for run in runs if run.label is None])
+        masks = masks_of([run for run in runs if run.label is None])
     return {
         run.id: run.label if run.label is not None else shown_label(run, masks[run.id].data(plain_json(run.input)))
         for run in runs

@@ -325,7 +325,7 @@ class ScheduledWork:
         )
         entry = new.entry(run.created_at, run.id)
         writes = await self._writes(new.stored, new.with_work(run.id), [*new.before, entry])
-        added = await fleet.place(run, flow, partial(fleet.ledger.add, beside=writes))
+        added = await fleet.place(run, partial(fleet.ledger.add, beside=writes))
         if added.id == run.id:
             return entry
         return await self._record_existing(new, entry._replace(what=added.id, why="its run was created before"))

@@ -16,7 +16,7 @@ device is comes from its access token, and what it may still do is decided by th
 ``blob``       stores a large result; ``fetch`` reads a large input
 ``upload``     adds a part to a file that a run has made, ``upload_end`` puts the whole of it under its hash
 ``download``   a part of a file in the input of a run
-``workflow``   a workflow, ``standing`` the rank of the device, ``completions`` who completed a workflow lately
+``standing``   the rank of the device, ``completions`` who completed a workflow lately
 ``health``     leaves a notice that the device has stopped taking work, or takes it again
 ``drain``      takes nothing more; ``leave`` ends the session
 =============  =========================================================================================================
@@ -24,7 +24,6 @@ device is comes from its access token, and what it may still do is decided by th
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,13 +32,12 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.error_log import RecurringError
-from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import plugins_in
 from asterism.core.record import encode, replace
 from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
-from asterism.core.run.workflow import SHORTEST_HEARTBEAT
+from asterism.core.run.work import SHORTEST_HEARTBEAT
 from asterism.fleet.device import membership
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.device.store_connection import StoreConnection
@@ -47,7 +45,6 @@ from asterism.fleet.device.take_order import LOOK_INTERVAL
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.stored_limits import LimitedQueue, Taken
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.gateway.device_key import is_signed
 from asterism.gateway.device_storage import DeviceFiles, DeviceStorage
 from asterism.gateway.enrolment import ACCESS_TIME, CredentialRefused, DeviceCredentials, Identity, check_name, enrol
@@ -108,7 +105,7 @@ ENROLMENT = ("enrol", "challenge", "token")
 """The operations of a device that has no access token."""
 
 OPERATIONS = frozenset(
-    {"hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow", "upload"}
+    {"hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "upload"}
     | {"upload_end", "download", "standing", "completions", "health", "drain", "leave"}
 )
 """The others. Each is a method of ``Gateway``, with a leading underscore."""
@@ -387,23 +384,18 @@ class Gateway:
             taken = await self._limited.take(request, order.take, order.free)
         except EnoughUnseen:
             taken = Taken([])
-        unseen, flows = sorted(order.unseen), []
-        for name, version in unseen:
-            with contextlib.suppress(UnknownWorkflow, AsterismError):
-                flows.append((await self.fleet.workflows.get(name, version)).to_json())
         return {
             "runs": [self._runs.granted(who, run) for run in taken.runs],
             "look_in": taken.look_in,
             "look_when_free": taken.look_when_free,
-            "unseen": unseen,
-            "workflows": flows,
+            "unseen": [[kind, run.workflow, run.work.text] for kind, run in order.unseen.items()],
             "stale": sorted(order.met_stale),
         }
 
     async def _steps(self, who: Identity, body: Mapping[str, Any]) -> Any:
         return {"steps": await self._runs.make_all(who, list_in(body, "steps", STEPS_AT_ONCE))}
 
-    # -- values, workflows, the fleet --------------------------------------------------------------------------------
+    # -- values, the fleet -------------------------------------------------------------------------------------------
 
     async def _blob(self, who: Identity, body: Any) -> Any:
         if not isinstance(body, bytes):
@@ -446,14 +438,6 @@ class Gateway:
     def _grant_in(self, who: Identity, body: Mapping[str, Any]) -> tuple[str, Grant]:
         """The device, and the grant of a message. Raises CredentialRefused."""
         return who.owner.device, self.credentials.grant_of(who.owner.device, body.get("grant"))
-
-    async def _workflow(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        await self._session(who)
-        try:
-            flow = await self.fleet.workflows.get(text_in(body, "name", 500), count_in(body, "version", 10**9))
-        except AsterismError as error:
-            raise GatewayRefusal(404, "unknown_workflow", str(error)) from None
-        return flow.to_json()
 
     async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
         ranks, weights = await self._standings.of(who.owner.device)

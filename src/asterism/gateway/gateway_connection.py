@@ -11,7 +11,6 @@ process of the device.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import random
@@ -25,11 +24,12 @@ from asterism.base.remembered import Remembered
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.json_values import JsonObject, SizeLimit
+from asterism.core.run import transitions
 from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import work_of
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.device_connection import (
     STEP_TIMEOUT,
@@ -47,7 +47,6 @@ from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import blob_of, is_small
 from asterism.fleet.settings import Settings, value_limit
 from asterism.fleet.waiters import Consumer
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.gateway.gateway_content import GatewayContent
 from asterism.gateway.gateway_messages import (
     LARGEST_MESSAGE,
@@ -130,7 +129,6 @@ class GatewayConnection:
         self.clock, self.url, self._chance = access.clock, access.transport.url, access.chance
         self._estimate = ServerClock(self.clock.time)
         self._estimate.learn(access.store_time(), self.clock.time())
-        self._workflows: dict[tuple[str, int], Workflow] = {}
         self._tokens: Remembered[tuple[str, int], str] = Remembered(TOKENS_REMEMBERED)
         self._access_token, self._renew_at = "", float("-inf")
         self._login, self._files_turn = asyncio.Lock(), asyncio.Lock()
@@ -320,9 +318,13 @@ class GatewayConnection:
             "vain_waits": order.vain_waits(),
         }
         answer = await self._ask("take", body)
-        for flow in answer["workflows"]:
-            self._learn(flow)
-        order.unseen.kinds.update((name, version) for name, version in answer["unseen"])
+        for kind, workflow, text in answer["unseen"]:
+            try:
+                sample: Run | None = transitions.create("", work_of(text), {}, by="", now=0.0, origin=(workflow, 0))
+            except InvalidWorkflow as error:  # a later version of Asterism may have written it
+                log.warning("runs of %s are not for this device: %s", workflow, error)
+                sample = None
+            order.unseen.kinds[kind] = sample
         taken = [self._received(*row) for row in answer["runs"]]
         order.met(taken, answer["stale"])
         order.look_in, order.look_when_free = answer.get("look_in"), bool(answer.get("look_when_free"))
@@ -409,31 +411,7 @@ class GatewayConnection:
     def ended(self, run: Run) -> None:
         """Nobody waits for runs in the process of such a device."""
 
-    # -- workflows and values ----------------------------------------------------------------------------------------
-
-    async def workflow(self, name: str, version: int) -> Workflow:
-        known = self._workflows.get((name, version))
-        if known is not None:
-            return known
-        try:
-            answer = await self._ask("workflow", {"name": name, "version": version})
-        except GatewayRefused as refusal:
-            if refusal.kind == "unknown_workflow":
-                raise UnknownWorkflow(str(refusal)) from None
-            raise
-        self._learn(answer)
-        workflow = self._workflows.get((name, version))
-        if workflow is None:
-            raise InvalidWorkflow(f"workflow {name!r}, version {version}, is not valid")
-        return workflow
-
-    def _learn(self, data: Mapping[str, Any]) -> None:
-        with contextlib.suppress(InvalidWorkflow, KeyError, TypeError):  # a later version of Asterism wrote it
-            flow = Workflow.from_json(data)
-            self._workflows[flow.name, flow.version] = flow
-
-    def remembered_workflow(self, name: str, version: int) -> Workflow | None:
-        return self._workflows.get((name, version))
+    # -- values --------------------------------------------------------------------------------------------------------
 
     async def fetch_input(self, run: Run) -> Any:
         token = self._tokens.get((run.id, run.epoch))

@@ -22,7 +22,6 @@ from asterism.core.run import transitions
 from asterism.core.run.placement import Weights, mismatch_reason
 from asterism.core.run.run import COMPLETED, Grant, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_connection import Claim, Complete, Decline, Disown, Fail, OwnerStep, Start
 from asterism.fleet.device.store_connection import StoreConnection, election_standings, late_notice
 from asterism.fleet.device.take_order import SAME_TIME, leaves_to_others
@@ -115,10 +114,9 @@ class GrantedRuns:
             if known is None or known.grant != grant:
                 return None
             step, logs = await self._parsed(who, data, grant)
-            flow = self._fleet.workflows.remembered(known.workflow, known.version)
-            if flow is None or not isinstance(step, Complete):
+            if not isinstance(step, Complete):
                 return None
-            after = step.apply(known, flow, now)
+            after = step.apply(known, now)
         except (AsterismError, ValueError):
             return None
         return (step, known, after, logs) if after.status is COMPLETED else None
@@ -185,9 +183,9 @@ class GrantedRuns:
             )
         clock = self._store.clock
 
-        def apply(run: Run, flow: Workflow) -> Run:
+        def apply(run: Run) -> Run:
             # a step that was made before, and whose answer was lost, is not made again
-            return run if step.was_applied(run) else step.apply(run, flow, clock())
+            return run if step.was_applied(run) else step.apply(run, clock())
 
         try:
             return await self._fleet.ledger.change(known or grant.run, apply, patience=STEP_PATIENCE, also=logs)
@@ -209,18 +207,18 @@ def checked_object(body: Any) -> JsonObject:
 
 
 LARGEST_SCORE = 1e300
-"""The largest score of a device for a workflow; one beyond it counts as none."""
+"""The largest score of a device for a kind of runs; one beyond it counts as none."""
 
 
 class EnoughUnseen(Exception):
-    """Ends the search of the store: the device has to read a workflow first."""
+    """Ends the search of the store: the device has to judge a kind of runs first."""
 
 
 class GatewayOrder:
     """An order of a device, as data; see ``TakeOrder``, whose rules these are."""
 
     def __init__(self, fleet: Fleet, who: Identity, session: Session, body: Mapping[str, Any]) -> None:
-        self._workflows, self._clock, self._owner = fleet.workflows, fleet.store.clock, who.owner
+        self._clock, self._owner = fleet.store.clock, who.owner
         self._session, self._names = session, session.expression_names()
         self.limit, self.free = count_in(body, "limit", MOST_TAKEN), count_in(body, "free", MOST_TAKEN)
         self.above = None if body.get("above") is None else count_in(body, "above", 10**6, least=-(10**6))
@@ -229,7 +227,7 @@ class GatewayOrder:
         self._stale = frozenset(texts_in(body, "stale", 10_000))
         self._held = frozenset(texts_in(body, "held", 20_000, 100))
         self._vain_waits = frozenset(texts_in(body, "vain_waits", 1000, 100))
-        self.unseen: set[tuple[str, int]] = set()
+        self.unseen: dict[str, Run] = {}
         self.met_stale: set[str] = set()
         self._starts, self._moment = 0, float("-inf")
 
@@ -238,18 +236,17 @@ class GatewayOrder:
         if kind in self._stale:
             self.met_stale.add(kind)
             return None
-        flow = self._workflows.remembered(run.workflow, run.version)
-        if kind not in self._kinds or flow is None:
-            if (run.workflow, run.version) in self.unseen:
+        if kind not in self._kinds:
+            if kind in self.unseen:
                 raise EnoughUnseen  # the whole queue may be of that kind
-            self.unseen.add((run.workflow, run.version))
+            self.unseen[kind] = run
             return None
         if run.id in self._held or (self._starts >= self.free and run.id in self._vain_waits):
             return None
         now = self._clock()
-        if leaves_to_others(run, flow, now, self._names, elected=False):
+        if leaves_to_others(run, now, self._names, elected=False):
             return None
-        if mismatch_reason(self._session, run, flow, self._names, holds):
+        if mismatch_reason(self._session, run, self._names, holds):
             return None
         if run.uses is not None and self._starts >= self.free:
             return None  # it would hold its limits while it waits for a slot
@@ -259,7 +256,7 @@ class GatewayOrder:
         scores = {self._owner.device: float(score)} if known else {}
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now
-        return transitions.take(run, self._owner, flow, self._moment, starts=self._starts <= self.free, scores=scores)
+        return transitions.take(run, self._owner, self._moment, starts=self._starts <= self.free, scores=scores)
 
 
 class DeviceWatch:

@@ -4,7 +4,7 @@ In a sync each store sends what is new since the last one, until neither has any
 left to the next one, or a sync under steady load would not end.
 
 The client sends a message and the server answers; both have the same fields (messages.py): the id and the clock of the
-store, its cursor in the other's feed, new records and their workflows, and in the first message its devices. The cursor
+store, its cursor in the other's feed, new records, and in the first message its devices. The cursor
 is stored with the records that were ingested, so a sync can break off anywhere, and the next one continues there. A
 message that arrives twice changes nothing. A message that arrives after a lost one is ignored: the answer says where to
 continue.

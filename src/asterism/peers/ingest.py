@@ -13,16 +13,14 @@ A peer is asked to send everything again when something it sent may be accepted 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.errors import AsterismError
 from asterism.core.run.session import OPEN
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.workflows import without_rules
 from asterism.peers import peer_notices
-from asterism.peers.messages import MAX_BLOBS_WANTED, MAX_REASON_CHARS, Cursor, IncomingRecord, Message, printable
+from asterism.peers.messages import MAX_BLOBS_WANTED, Cursor, IncomingRecord, Message
 from asterism.peers.record_decisions import BatchDecisions, Decision
 from asterism.peers.registry import Peer, cursor_key, peer_key
 from asterism.peers.storage_limits import QUOTA_TOPIC, Quota, has_grown, quota_key, quota_limits
@@ -88,21 +86,19 @@ class Ingest:
             return IngestResult()
         if message.put_back:
             await peer_notices.notify_peer_rollback(self._store, peer.name)
-        flows = await self._workflows_in(message)
         further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
         reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
         assert reached is not None
         if cursor is not None and cursor.whole:
             # until everything was sent with the records that came from us: what came without them is sent again
             reached = reached._replace(whole=message.more) if message.whole else cursor
-        return await self._ingest_records(peer, message.items, reached, known, flows, unavailable)
+        return await self._ingest_records(peer, message.items, reached, known, unavailable)
 
     async def missing_blobs(self, peer: Peer, message: Message) -> list[tuple[str, set[str]]]:
         """For each record the run, and the blobs that this store lacks; none for a record that will not be ingested."""
         if not any(True for item in message.items if item.run is not None for _ in blob_sizes(item.run)):
             return []
-        flows = await self._workflows_in(message)
-        batch = await BatchDecisions(self._fleet, self._own, peer, flows, frozenset()).prepared(message.items)
+        batch = await BatchDecisions(self._fleet, self._own, peer, frozenset()).prepared(message.items)
         needed = [(await batch.decide(item)).blobs for item in message.items]
         runs = [item.run_id or "" for item in message.items]
         return [
@@ -116,20 +112,14 @@ class Ingest:
         items: Sequence[IncomingRecord],
         upto: Cursor,
         known: Slot,
-        flows: Mapping[str, Workflow | str],
         lacking: frozenset[str],
     ) -> IngestResult:
         """Ingest a batch, and move our cursor from the ``known`` one to ``upto``. If another process has moved the
-        cursor meanwhile, the rest is left to the next message. ``flows`` are the workflows of the batch by kind, or why
-        runs of them are refused; those that are needed are stored. ``lacking`` names blobs that are unavailable."""
+        cursor meanwhile, the rest is left to the next message. ``lacking`` names blobs that are unavailable."""
         done = IngestResult()
         for tries in range(10 * BATCH_TRIES):
-            batch = await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
+            batch = await BatchDecisions(self._fleet, self._own, peer, lacking).prepared(items)
             decisions = [await batch.decide(item) for item in items]
-            problems = await self._keep(flows, {decision.workflow for decision in decisions})
-            if problems:
-                flows = {**flows, **problems}
-                continue
             cursor = known.put(upto._asdict())
             replay = await self.replay.reason_writes(peer, batch.doubted, batch.quota)
             together = decisions if tries < BATCH_TRIES else []
@@ -156,30 +146,6 @@ class Ingest:
                 )
             return done
         raise AsterismError(f"the records of peer {peer.name} could not be written: other processes were always faster")
-
-    async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
-        """Store the workflows that are needed. Returns what is wrong with them by now, by kind."""
-        wrong = {}
-        for kind in sorted(needed & set(flows)):
-            flow = flows[kind]
-            problem = await self._fleet.workflows.keep(flow) if isinstance(flow, Workflow) else flow
-            if problem is not None:
-                wrong[kind] = problem
-        return wrong
-
-    async def _workflows_in(self, message: Message) -> dict[str, Workflow | str]:
-        """The workflows of the message that its runs need, by kind; or why one is refused."""
-        needed = {item.run.kind for item in message.items if item.run is not None}
-        workflows: dict[str, Workflow | str] = {}
-        for data in message.workflows:
-            try:
-                flow = without_rules(Workflow.from_json(data))
-                kind = f"{flow.name}@{flow.version}"
-                if kind in needed:
-                    workflows[kind] = await self._fleet.workflows.objection(flow) or flow
-            except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
-                log.warning("a workflow of a peer is invalid: %s", printable(str(error), MAX_REASON_CHARS))
-        return workflows
 
 
 def ingestible_part(received: Message, missing: Sequence[tuple[str, set[str]]]) -> tuple[Message, dict[str, int]]:

@@ -3,7 +3,7 @@
 Every incoming message is validated before it is used. An invalid message raises PeerRefused; an invalid record is
 counted and left out.
 
-A message is encoded as lines of strict JSON. The first line is the message; each of its records, workflows and devices
+A message is encoded as lines of strict JSON. The first line is the message; each of its records and devices
 follows in a line of its own, and is parsed on its own. A line that is not strict JSON (NaN and Infinity, numbers out of
 range, duplicate keys, lone surrogates, deep nesting) costs the sender that one record, and not the rest of the sync. It
 becomes an UnreadableLine among the records.
@@ -26,16 +26,16 @@ from asterism.store import row_codec
 from asterism.store.dump_format import blob_sizes
 from asterism.store.store_errors import StoreError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_BATCH_RECORDS = 500
 MAX_BATCH_BYTES = 1 << 20
-"""How many records one message has, and about how many bytes of records and workflows."""
+"""How many records one message has, and about how many bytes of records."""
 
 MAX_RECORD_CHARS = 4 << 20
 """The largest record, in characters."""
 
 MAX_RECORD_BYTES = 12 << 20
-"""The largest record with its workflow, in bytes of JSON, which writes many characters longer. A larger one would be a
+"""The largest record, in bytes of JSON, which writes many characters longer. A larger one would be a
 message that every peer refuses."""
 
 MAX_REASONS = 5
@@ -54,13 +54,13 @@ MAX_RUNS_ASKED = 500
 MAX_DEVICES = 1000
 """How many devices one message announces."""
 
-LINE_LISTS = {"records": "record", "workflows": "workflow", "devices": "device"}
+LINE_LISTS = {"records": "record", "devices": "device"}
 """The lists whose elements have lines of their own, and the key of such a line."""
 
 _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
 _MAX_NUMBER = 1 << 53
-_INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
+_WORK, _INPUT, _STATE = map(row_codec.COLUMNS.index, ("work", "input", "state"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,6 @@ class Message:
     more: Annotated[bool, bool]
     newest: Annotated[int, _parse_count]
     items: Sequence[IncomingRecord]
-    workflows: Annotated[Sequence[Any], _list_of(MAX_BATCH_RECORDS)]
     devices: Annotated[Sequence[Any] | None, _or_none(_list_of(MAX_DEVICES))]
     wants: Annotated[Mapping[str, int], _parse_sizes]
     lacks: Annotated[frozenset[str], _list_of(MAX_BLOBS_WANTED, _parse_blob_name, frozenset)]
@@ -315,7 +314,7 @@ def _parse_run(row: Any) -> Run:
         raise ValueError("it does not have the columns of a run")
     if record_length(row) > MAX_RECORD_CHARS:
         raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")
-    for text in (row[_INPUT], row[_STATE]):
+    for text in (row[_WORK], row[_INPUT], row[_STATE]):
         parse_strict(text)
     read = row_codec.run_of(row)
     for column in row_codec.row_of(read):

@@ -1,6 +1,6 @@
-"""Outgoing batches: changed runs that a peer has not received, and the workflows they need.
+"""Outgoing batches: changed runs that a peer has not received.
 
-A record that is too large for any message, or whose workflow is gone, is skipped with a notice; the others are sent.
+A record that is too large for any message is skipped with a notice; the others are sent.
 
 Every batch carries a mark of our feed, by which both sides notice that a store file was restored from an older copy of
 itself: see ``FeedMarks``.
@@ -11,11 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from asterism.core.errors import InvalidWorkflow
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run import OWNED, Run
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.peers import peer_notices
 from asterism.peers.messages import (
     MAX_BATCH_BYTES,
@@ -46,12 +44,6 @@ class OutgoingBatch:
     put_back: bool = False
     whole: bool = False
     records: list[JsonObject] = field(default_factory=list)
-    workflows: list[JsonObject] = field(default_factory=list)
-
-
-class _WorkflowData(NamedTuple):
-    data: JsonObject
-    size: int
 
 
 class Outgoing:
@@ -87,7 +79,6 @@ class Outgoing:
         changes, more = fetched[:MAX_BATCH_RECORDS], len(fetched) > MAX_BATCH_RECORDS
         news = [change for change in changes if whole or not _came_from(peer, change)]
         reports = await self._fleet.store.reports([change.run.id for change in news if change.run.status in OWNED])
-        workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch
         records: list[JsonObject] = []
         size, upto = 0, after
         for change in changes:
@@ -95,35 +86,22 @@ class Outgoing:
                 record = sendable_record(
                     change.number, change.left_to or self._own, _with_progress(change.run, reports)
                 )
-                kind = (change.run.workflow, change.run.version)
-                workflow, length = workflows.get(kind) or await self._workflow(*kind), encoded_size(record)
-                if workflow is None or not fits_message(record) or length + workflow.size > MAX_RECORD_BYTES:
-                    await self._skip(peer, change.run, workflow)
+                length = encoded_size(record)
+                if not fits_message(record) or length > MAX_RECORD_BYTES:
+                    await self._skip(peer, change.run)
                 else:
-                    size += length + (workflow.size if kind not in workflows else 0)
+                    size += length
                     if records and size > MAX_BATCH_BYTES:
                         more = True
                         break
                     records.append(record)
-                    workflows[kind] = workflow
             upto = change.number
         # after the changes were read: a peer that returns the mark has received at least these (see the module)
         turn, mark = await self._marks.new_mark(peer, cursor, upto) if upto > after else (0, "")
-        data = [workflows[kind].data for kind in sorted(workflows)]
-        return OutgoingBatch(after, upto, more, turn, mark, position.anew, position.rolled_back, whole, records, data)
+        return OutgoingBatch(after, upto, more, turn, mark, position.anew, position.rolled_back, whole, records)
 
-    async def _workflow(self, name: str, version: int) -> _WorkflowData | None:
-        """None if it is gone: it was forgotten with the plan it belonged to, but another store's run of it is left."""
-        try:
-            data = (await self._fleet.workflows.get(name, version)).to_json()
-        except (UnknownWorkflow, InvalidWorkflow):
-            return None
-        return _WorkflowData(data, encoded_size(data))
-
-    async def _skip(self, peer: Peer, run: Run, workflow: _WorkflowData | None) -> None:
-        reason = f"its workflow {run.kind} is no longer in this store"
-        if workflow is not None:
-            reason = f"with its workflow it is too large for a message (limit: {MAX_RECORD_CHARS:,} characters)"
+    async def _skip(self, peer: Peer, run: Run) -> None:
+        reason = f"it is too large for a message (limit: {MAX_RECORD_CHARS:,} characters)"
         message = f"run {run.id} was not sent to peer {peer.name}: {reason}"
         notice = Notice(self._fleet.store.clock(), "refused", message, run.id)
         await peer_notices.notify_once(self._fleet.store, peer.name, notice)

@@ -14,7 +14,7 @@ Which statements of a peer are believed at all is decided by ``Trust``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeGuard
 
 from asterism.core.errors import RunRefused
@@ -36,7 +36,6 @@ from asterism.core.run.merge import (
 )
 from asterism.core.run.run import CLAIMED, COMPLETED, OWNED, PROCESSING, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN, Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import failure_notice
 from asterism.fleet.retention import HANDED, LOST
@@ -57,14 +56,12 @@ _REQUEST_ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
 
 
 class Decision(NamedTuple):
-    """The writes for one record. ``workflow`` is the kind of workflow the
-    record needs, ``blobs`` are the blobs it refers to and ours does not, if it is ingested."""
+    """The writes for one record. ``blobs`` are the blobs it refers to and ours does not, if it is ingested."""
 
     writes: Sequence[Write] = ()
     taken: bool = False
     refused: bool = False
     lost: str | None = None
-    workflow: str = ""
     blobs: frozenset[str] = frozenset()
 
 
@@ -73,15 +70,13 @@ _IGNORED = Decision()
 
 class BatchDecisions:
     """The decisions of one try to ingest a batch of ``peer`` into the store of ``fleet``, whose id is ``own``.
-    ``flows`` are the workflows of the batch by kind, or why runs of them are refused; ``lacking`` names blobs that are
-    unavailable. ``doubted`` are open sessions of ours about which the peer was not believed."""
+    ``lacking`` names blobs that are unavailable. ``doubted`` are open sessions of ours about which the peer was not
+    believed."""
 
-    def __init__(
-        self, fleet: Fleet, own: str, peer: Peer, flows: Mapping[str, Workflow | str], lacking: frozenset[str]
-    ) -> None:
+    def __init__(self, fleet: Fleet, own: str, peer: Peer, lacking: frozenset[str]) -> None:
         self._fleet, self._store, self._feed = fleet, fleet.store, feed_of(fleet.store)
         self._peers, self._own = PeerRegistry(fleet.store), own
-        self._peer, self._flows, self._lacking = peer, flows, lacking
+        self._peer, self._lacking = peer, lacking
         self._seen: set[str] = set()
         self.doubted: set[str] = set()
 
@@ -112,17 +107,19 @@ class BatchDecisions:
             return await self._refuse(theirs.id, "the message contains it twice")
         self._seen.add(theirs.id)
         mine = self._mine[theirs.id]
-        # keys and revisions belong to the store that gave them
-        theirs = theirs.changed(key=None if mine is None else mine.key, revision=1)
+        work = theirs.work.without_rules
+        if mine is not None and mine.work.without_rules == work:
+            work = mine.work
+        # keys and revisions belong to the store that gave them, rules to the one that knows the devices
+        theirs = theirs.changed(key=None if mine is None else mine.key, revision=1, work=work)
         if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._clock_lag(item.by) < self._oldest:
             return _IGNORED  # it is older than what this store keeps
         if mine is None and is_forgotten(theirs):
             return _IGNORED
         if self._trust.belongs_to_other_peer(theirs) and not (mine is not None and is_forgotten(mine)):
             return _IGNORED
-        why = await self._refusal_reason(theirs)
-        if why is not None:
-            return await self._refuse(theirs.id, why)
+        if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
+            return await self._refuse(theirs.id, "a large input or output of it is unavailable")
         by, unconfirmed = item.by, self._trust.unconfirmed(theirs, mine)
         if unconfirmed is not None:
             if theirs.status is COMPLETED and self._depends_on_sender(mine):
@@ -143,22 +140,12 @@ class BatchDecisions:
             if self.quota.reserve(cost) is not None:
                 return Decision(refused=True)
             decision = decision._replace(writes=[*decision.writes, cost])
-        return decision._replace(workflow=theirs.kind, blobs=blobs)
+        return decision._replace(blobs=blobs)
 
     def _clock_lag(self, by: str) -> float:
         """How many seconds the clock may be behind that dated a record of the store ``by``. A peer that lies about its
         clock only affects whether we accept its old records."""
         return largest_clock_lag(peer for peer in self._all if peer.store == by or peer.name == self._peer.name)
-
-    async def _refusal_reason(self, theirs: Run) -> str | None:
-        flow = self._flows.get(theirs.kind)
-        if isinstance(flow, str):
-            return flow
-        if flow is None and not await self._fleet.workflows.is_kept(theirs.workflow, theirs.version):
-            return f"its workflow {theirs.kind} is missing"
-        if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
-            return "a large input or output of it is unavailable"
-        return None
 
     def _depends_on_sender(self, mine: Run | None) -> TypeGuard[Run]:
         """Whether our copy is open and left to the sender."""
@@ -168,7 +155,7 @@ class BatchDecisions:
         """Do a run again that the sender believes to be completed by a device of ours: it will not change its mind."""
         why = f"peer {self._peer.name} reports it as completed, but this store has no result: {unconfirmed}"
         if mine.status in OWNED:
-            after = transitions.lose(mine, await self._flow(mine), self._now, why)
+            after = transitions.lose(mine, self._now, why)
         else:
             after = transitions.adopt(mine, self._now, why)
         return Decision([PutRun(after, mine.revision)], taken=True)
@@ -183,11 +170,7 @@ class BatchDecisions:
             self.doubted.add(f"{theirs.session}")
             return None
         why = f"{theirs.device} has no record of it since its store was restored from an older copy"
-        return transitions.lose(theirs, await self._flow(theirs), self._now, why)
-
-    async def _flow(self, run: Run) -> Workflow:
-        flow = self._flows.get(run.kind)
-        return flow if isinstance(flow, Workflow) else await self._fleet.workflows.get(run.workflow, run.version)
+        return transitions.lose(theirs, self._now, why)
 
     async def _refuse(self, run_id: str | None, why: str) -> Decision:
         if run_id is None:

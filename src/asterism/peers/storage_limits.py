@@ -46,9 +46,6 @@ MAX_RESULTS = 50
 MAX_RESULT_CHARS = 1 << 20
 """How many superseded results, and how many characters of them, a record keeps that is too large."""
 
-MAX_SENT_BYTES = MAX_RECORD_BYTES * 3 // 4
-"""The largest record that is sent, in bytes of JSON: the rest of MAX_RECORD_BYTES is for its workflow."""
-
 QUOTA_TOPIC = "quota"
 """The topic of the notice about an exceeded quota."""
 
@@ -187,7 +184,7 @@ def sendable_record(number: int, by: str, run: Run) -> JsonObject:
 def _is_accepted(sent: JsonObject) -> bool:
     if record_length(sent["run"]) <= MAX_RECORD_CHARS // 8:  # the worst case of JSON escapes
         return True
-    return fits_message(sent) and encoded_size(sent) <= MAX_SENT_BYTES
+    return fits_message(sent) and encoded_size(sent) <= MAX_RECORD_BYTES
 
 
 def _within_counts(run: Run) -> Run:

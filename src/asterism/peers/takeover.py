@@ -46,7 +46,6 @@ from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.fleet.extensions import MonitorPass
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import failure_notice
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.peers.registry import (
     Peer,
     PeerRegistry,
@@ -175,7 +174,7 @@ class Takeover:
         try:
             after = await self._adopted(run, reason)
             await self._store.commit([PutRun(after, run.revision), *failure_notice(after)])
-        except (Conflict, RunRefused, UnknownWorkflow) as error:
+        except (Conflict, RunRefused) as error:
             log.warning("not adopted: %s", error, extra={"run": run.id})
         else:
             log.info("adopted: %s", reason, extra={"run": run.id})
@@ -184,7 +183,7 @@ class Takeover:
         now = self._store.clock()
         if run.status not in OWNED:
             return transitions.adopt(run, now, reason)
-        return transitions.lose(run, await self._fleet.workflows.get(run.workflow, run.version), now, reason)
+        return transitions.lose(run, now, reason)
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ async def _withdraw(fleet: Fleet, claimed: list[Run], name: str) -> None:
     for run in claimed:
         with contextlib.suppress(RunRefused):  # it has started or left its device meanwhile
             await fleet.ledger.request(
-                run.id, lambda stored, _: transitions.withdraw(stored, fleet.store.clock(), _pause_reason(name))
+                run.id, lambda stored: transitions.withdraw(stored, fleet.store.clock(), _pause_reason(name))
             )
 
 

@@ -26,7 +26,7 @@ from asterism.base.text import request_url_problem
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow, suggestion
 from asterism.core.plan.task import ACTIONS
-from asterism.core.run.workflow import DEFAULTS, SECONDS, Workflow, ambiguous_timeout
+from asterism.core.run.work import DEFAULTS, SECONDS, Workflow, ambiguous_timeout
 from asterism.planfile.plugin_keys import plugin_key
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")

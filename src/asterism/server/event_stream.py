@@ -364,7 +364,7 @@ class FleetFeed:
         sessions = await fleet.devices()
         notices = await fleet.store.notices(after=self._notices, limit=1000)
         changed = [run for run in snapshot.runs if self._runs.get(run.id) != run.revision]
-        labels = await labels_of(fleet, changed)
+        labels = labels_of(changed)
         self._runs = {run.id: run.revision for run in snapshot.runs}
         events = [("run", _run_event(run, labels[run.id])) for run in changed]
         for session in sessions:

@@ -45,7 +45,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.store_errors import Conflict, StoreCorrupt, StoreError, UnknownSchema
 
-VERSION = 1
+VERSION = 2
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 LARGEST_BATCH = 500
 """How many records are written or read at once."""

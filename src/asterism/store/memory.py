@@ -33,6 +33,7 @@ from asterism.core.record import replace
 from asterism.core.run.run import OWNED, RETRY_KEYS, Run, RunStatus
 from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
+from asterism.core.run.work import work_of
 from asterism.store import dump_format, row_codec
 from asterism.store.protocol import (
     BLOB_USES,
@@ -176,11 +177,8 @@ class MemoryChangeFeed:
         first = sorted(run_id for run_id, usage in self._feed.usages(store).items() if usage.runs)
         return [run for run_id in first if not (run := self._runs[run_id]).ended]
 
-    async def kinds(self) -> set[str]:
-        return {run.kind for run in self._runs.values()}
 
-
-_WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
+_WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input", "digest"))
 _Place = tuple[int, float, str]
 """The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
@@ -475,11 +473,14 @@ class MemoryStore(MemoryChangeFeed):
         ][:limit]
 
     async def waiting(self) -> list[WaitingRuns]:
-        kinds: dict[tuple[str, int, str | None], list[float]] = defaultdict(list)
+        kinds: dict[tuple[str, str, str | None], list[float]] = defaultdict(list)
         for run in self._runs.values():
             if self._is_offered(run):
-                kinds[run.workflow, run.version, run.pinned].append(run.waiting_since or 0.0)
-        return [WaitingRuns(*kind, len(since), min(since)) for kind, since in kinds.items()]
+                kinds[run.workflow, run.work.text, run.pinned].append(run.waiting_since or 0.0)
+        return [
+            WaitingRuns(workflow, work_of(work), pinned, len(since), min(since))
+            for (workflow, work, pinned), since in kinds.items()
+        ]
 
     async def limited(self) -> list[LimitedRuns]:
         groups: dict[tuple[str, str, str | None, int, bool], list[str]] = defaultdict(list)

@@ -24,8 +24,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from asterism.core.errors import AsterismError
 from asterism.core.limits import LimitedRuns
 from asterism.core.record import Record
+from asterism.core.run import transitions
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
+from asterism.core.run.work import Work
 from asterism.store.store_errors import CorruptRecord, StoreError
 
 Value = TypeVar("Value")
@@ -393,10 +395,15 @@ class WaitingRuns(NamedTuple):
     since when the oldest waits."""
 
     workflow: str
-    version: int
+    work: Work
     pinned: str | None
     number: int
     since: float
+
+    @property
+    def sample(self) -> Run:
+        """A run of this kind."""
+        return transitions.create("", self.work, {}, by="", now=0.0, device=self.pinned, origin=(self.workflow, 0))
 
 
 class BatchPart(NamedTuple):
@@ -730,9 +737,6 @@ class ChangeFeed(Protocol):
 
     async def came_from(self, store: str) -> list[Run]:
         """Return the runs that this store first received from a peer and that have not ended, by id."""
-
-    async def kinds(self) -> set[str]:
-        """Return the kinds of all runs that are kept, as ``workflow@version``."""
 
 
 def has_feed(store: Store) -> bool:

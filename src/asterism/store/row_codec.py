@@ -20,7 +20,8 @@ from asterism.core.limits import LimitedRuns, uses_of
 from asterism.core.record import Record, decode, encode, encode_json, part_of
 from asterism.core.run.run import UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk
+from asterism.core.run.work import work_of
+from asterism.store.protocol import BatchPart, Notice, PlanRow, Register, StoredChunk, WaitingRuns
 from asterism.store.store_errors import CorruptRecord
 
 log = logging.getLogger("asterism.store")
@@ -75,6 +76,7 @@ FIXED = (
     "id",
     "workflow",
     "version",
+    "digest",
     "created_at",
     "series",
     "key",
@@ -84,6 +86,7 @@ FIXED = (
     "label",
     "batch",
     "uses",
+    "work",
     "input",
 )
 """The columns of a run that are written once."""
@@ -116,7 +119,7 @@ _State = part_of(Run, _IN_STATE)
 """The fields without a column of their own, but the output, which may be any JSON."""
 
 _state = attrgetter(*_IN_STATE)
-_written_once = attrgetter(*FIXED[:-1])
+_written_once = attrgetter(*({"digest": "work.digest", "work": "work.text"}.get(name, name) for name in FIXED[:-1]))
 """All columns that are written once but the last, which is the input."""
 
 _STATUSES = {str(status): status for status in RunStatus}
@@ -243,6 +246,8 @@ def run_of(row: Sequence[Any]) -> Run:
         offered, state = fields.pop("offered"), from_text(fields.pop("state"))
         if type(offered) not in (int, bool) or not state.keys() <= _STATE_FIELDS:
             raise TypeError("it has other fields than those of a run")
+        del fields["digest"], fields["timeout"]  # columns for statements, which the work has
+        fields["work"] = work_of(fields["work"])
         fields["input"] = from_text(fields["input"])
         if type(fields["input"]) is not dict:
             raise TypeError("its input is not an object")
@@ -330,6 +335,14 @@ _FORMS: Mapping[str, Mapping[str, set[type]] | type] = {
 }
 """What the values of registers are, by their keys or the first parts of these: a type, or objects with at least these
 fields. Values of other kinds, and the other fields, are checked by those who read them."""
+
+
+def waiting_of(row: Sequence[Any]) -> WaitingRuns:
+    """Return the group of waiting runs in a row. Raises CorruptRecord."""
+    try:
+        return WaitingRuns(row[0], work_of(row[1]), *row[2:])
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"runs of {row[0]} cannot be read: {error!r}") from error
 
 
 def limited_of(row: Sequence[Any]) -> LimitedRuns:
@@ -459,7 +472,7 @@ def rows_of(runs: Sequence[Run]) -> list[tuple[Any, ...]]:
 def rows_in(groups: Sequence[RunGroup]) -> list[tuple[Any, ...]]:
     """Return the rows of all runs in these groups."""
     rows: list[tuple[Any, ...]] = []
-    for (workflow, version, created_at, series, priority, pinned, timeout, batch, uses, *others), group in groups:
-        first, second, third = (workflow, version, created_at, series), (priority, pinned, timeout), (batch, uses)
-        rows += [(run_id, *first, key, *second, label, *third, text, *others) for run_id, key, text, label in group]
+    for (workflow, version, digest, created_at, series, priority, pinned, timeout, *others), group in groups:
+        first, second, third = (workflow, version, digest, created_at, series), (priority, pinned, timeout), others[:3]
+        rows += [(run_id, *first, key, *second, label, *third, text, *others[3:]) for run_id, key, text, label in group]
     return rows

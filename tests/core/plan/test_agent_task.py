@@ -13,7 +13,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.task import Task, lane_of, needs_of
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 
 SCHEMA = {"type": "object", "properties": {"summary": {"type": "string"}}}
 

@@ -14,8 +14,8 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import merge as resolving
 from asterism.core.run import transitions
 from asterism.core.run.merge import loss_reason, next_revision
-from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.run import Owner, Progress, Run
+from asterism.core.run.work import KEEP_RULES, Workflow
 from asterism.store import row_codec
 from tests.core.run.run_scenes import KITCHEN, LAPTOP, grant_of
 
@@ -34,20 +34,20 @@ def resolve(a: Run, b: Run) -> Run:
 Event = Callable[[Run, float, int], Run]
 
 EVENTS: dict[str, Event] = {
-    "take": lambda run, now, who: transitions.take(run, OWNERS[who], TOUGH, now, scores={OWNERS[who].device: now}),
-    "take, start": lambda run, now, who: transitions.take(run, OWNERS[who], TOUGH, now, starts=True),
+    "take": lambda run, now, who: transitions.take(run, OWNERS[who], now, scores={OWNERS[who].device: now}),
+    "take, start": lambda run, now, who: transitions.take(run, OWNERS[who], now, starts=True),
     "assign": lambda run, now, who: transitions.assign(
-        run, OWNERS[who], TOUGH, by="hub", now=now, scores={"kitchen": 50.0, "laptop": 40.0}
+        run, OWNERS[who], by="hub", now=now, scores={"kitchen": 50.0, "laptop": 40.0}
     ),
-    "claim": lambda run, now, who: transitions.claim(run, grant_of(run), TOUGH, now),
+    "claim": lambda run, now, who: transitions.claim(run, grant_of(run), now),
     "start": lambda run, now, who: transitions.start(run, grant_of(run), now),
     "complete": lambda run, now, who: transitions.complete(run, grant_of(run), {"by": who}, now),
-    "fail": lambda run, now, who: transitions.fail(run, grant_of(run), "exit code 1", TOUGH, now, final=who == 2),
+    "fail": lambda run, now, who: transitions.fail(run, grant_of(run), "exit code 1", now, final=who == 2),
     "decline": lambda run, now, who: transitions.decline(run, grant_of(run), "on battery", now),
     "release": lambda run, now, who: transitions.release(run, grant_of(run), "released", "x", now, Progress(who, 10)),
-    "lose": lambda run, now, who: transitions.lose(run, TOUGH, now, "silence"),
+    "lose": lambda run, now, who: transitions.lose(run, now, "silence"),
     "keep": lambda run, now, who: transitions.confirm_ownership(run, grant_of(run), "it is at work", now),
-    "next_round": lambda run, now, who: transitions.offer_again(run, TOUGH, now),
+    "next_round": lambda run, now, who: transitions.offer_again(run, now),
     "pause": lambda run, now, who: transitions.pause(run, now, "ann"),
     "resume": lambda run, now, who: transitions.resume(run, now, "ann"),
     "cancel": lambda run, now, who: transitions.cancel(run, now, "ann"),
@@ -226,9 +226,9 @@ def check_works_on(run: Run) -> None:
         run = transitions.resume(run, 2 * DAY, "ann")
     if not run.ended:
         if run.offered:
-            run = transitions.take(run, ATTIC, TOUGH, 2 * DAY)
+            run = transitions.take(run, ATTIC, 2 * DAY)
         if run.status == "assigned":
-            run = transitions.claim(run, grant_of(run), TOUGH, 2 * DAY)
+            run = transitions.claim(run, grant_of(run), 2 * DAY)
         if run.status == "claimed":
             run = transitions.start(run, grant_of(run), 2 * DAY)
         run = transitions.complete(run, grant_of(run), 42, 2 * DAY)

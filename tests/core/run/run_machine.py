@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from asterism.core.errors import Fenced, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.core.run.run_scenes import NAMES, check, check_step
 
 OWNERS = [Owner("kitchen", "kitchen-1"), Owner("kitchen", "kitchen-2"), Owner("laptop", "laptop-1")]
@@ -144,15 +144,15 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule(to=owners, tick=ticks)
     def assign(self, to: Owner, tick: float) -> None:
-        self.given(to, "assigned", lambda run: transitions.assign(run, to, self.flow, by="hub", now=self.now), tick)
+        self.given(to, "assigned", lambda run: transitions.assign(run, to, by="hub", now=self.now), tick)
 
     @rule(to=owners, tick=ticks)
     def take(self, to: Owner, tick: float) -> None:
-        self.given(to, "claimed", lambda run: transitions.take(run, to, self.flow, self.now), tick)
+        self.given(to, "claimed", lambda run: transitions.take(run, to, self.now), tick)
 
     @rule(tick=ticks)
     def lose(self, tick: float) -> None:
-        if self.step(self.owner is not None, lambda r: transitions.lose(r, self.flow, self.now, "silence"), tick=tick):
+        if self.step(self.owner is not None, lambda r: transitions.lose(r, self.now, "silence"), tick=tick):
             self.losses += self.stop_request != "cancel"
             self.over() if self.losses > self.flow.losses else self.freed()
             self.avoided = True
@@ -160,7 +160,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def next_round(self) -> None:
         free = self.where == "waiting" and not self.paused
-        if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now)):
+        if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.now)):
             self.rounds += self.declined
             self.avoided = self.declined = False
             if self.rounds >= self.flow.rounds:
@@ -169,9 +169,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def next_round_while_another_rests(self) -> None:
         free = self.where == "waiting" and not self.paused
-        if self.step(
-            free and self.avoided, lambda run: transitions.offer_again(run, self.flow, self.now, resting=True)
-        ):
+        if self.step(free and self.avoided, lambda run: transitions.offer_again(run, self.now, resting=True)):
             self.avoided = self.declined  # those that declined are not asked again, and nothing is counted
 
     @rule(device=st.sampled_from(["kitchen", "laptop"]), tick=ticks)
@@ -196,7 +194,7 @@ class RunMachine(RuleBasedStateMachine):
         getattr(self, name)(speaker, tick, *arguments)
 
     def claim(self, speaker: str, tick: float) -> None:
-        if self.said(speaker, ("assigned",), lambda r, g: transitions.claim(r, g, self.flow, self.now), tick):
+        if self.said(speaker, ("assigned",), lambda r, g: transitions.claim(r, g, self.now), tick):
             self.where = "claimed"
 
     def start(self, speaker: str, tick: float) -> None:
@@ -210,7 +208,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def fail(self, speaker: str, tick: float, final: bool) -> None:
         def say(run: Run, grant: Grant) -> Run:
-            return transitions.fail(run, grant, "boom", self.flow, self.now, final=final)
+            return transitions.fail(run, grant, "boom", self.now, final=final)
 
         if self.said(speaker, ANYWHERE, say, tick):
             self.failures += self.stop_request != "cancel"
@@ -283,7 +281,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def the_record_is_sound(self) -> None:
         if hasattr(self, "run"):
-            check(self.run, self.flow)
+            check(self.run)
 
     @invariant()
     def the_record_says_what_happened(self) -> None:
@@ -310,11 +308,11 @@ class RunMachine(RuleBasedStateMachine):
     def an_end_is_an_end(self) -> None:
         if getattr(self, "where", "") == "over" and not self.judged:  # it is the same record ever after
             self.judged = True
-            run, now, flow = self.run, self.now, self.flow
+            run, now = self.run, self.now
             for say in (
-                lambda: transitions.take(run, OWNERS[0], flow, now),
-                lambda: transitions.lose(run, flow, now, ""),
-                lambda: transitions.offer_again(run, flow, now),
+                lambda: transitions.take(run, OWNERS[0], now),
+                lambda: transitions.lose(run, now, ""),
+                lambda: transitions.offer_again(run, now),
                 lambda: transitions.give_up(run, now, ""),
                 lambda: transitions.cancel(run, now, "ann"),
                 lambda: transitions.pause(run, now, "ann"),
@@ -341,4 +339,4 @@ class RunMachine(RuleBasedStateMachine):
                 self.next_round()
             rounds += 1
             assert rounds <= 1 + self.flow.rounds + self.flow.losses, "it could go on for ever"
-            check(self.run, self.flow)
+            check(self.run)

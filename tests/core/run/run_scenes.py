@@ -10,7 +10,7 @@ from typing import Any
 
 from asterism.core.run import transitions
 from asterism.core.run.run import CLAIMED, OWNED, PROCESSING, TERMINAL, UNOWNED, Grant, Owner, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 
 FLOW = Workflow("transcode", shell="true", retries=2, losses=2, rounds=3, version=3)
 STRICT = Workflow("transcode", shell="true", retries=0, losses=0, rounds=1, version=3)
@@ -19,6 +19,17 @@ STRICT = Workflow("transcode", shell="true", retries=0, losses=0, rounds=1, vers
 KITCHEN = Owner("kitchen", "kitchen-1")
 LAPTOP = Owner("laptop", "laptop-1")
 HALF_WAY = Progress(5, 10)
+
+
+def strict(run: Run) -> Run:
+    """The run, as if it forgave nothing."""
+    return run.changed(work=STRICT.work)
+
+
+def last(run: Run, step: Callable[[Run], Run]) -> Run:
+    """The run after a step that it does not forgive."""
+    return step(strict(run)).changed(work=run.work)
+
 
 Event = Callable[[Run, Grant, float], Run]
 
@@ -30,11 +41,11 @@ def new(**options: Any) -> Run:
 
 
 def assigned(run: Run | None = None, to: Owner = KITCHEN, now: float = 1.0) -> Run:
-    return transitions.assign(run or new(), to, FLOW, by="hub", now=now)
+    return transitions.assign(run or new(), to, by="hub", now=now)
 
 
 def claimed(run: Run | None = None, to: Owner = KITCHEN, now: float = 2.0) -> Run:
-    return transitions.take(run or new(), to, FLOW, now)
+    return transitions.take(run or new(), to, now)
 
 
 def processing(run: Run | None = None, to: Owner = KITCHEN, now: float = 3.0) -> Run:
@@ -43,7 +54,7 @@ def processing(run: Run | None = None, to: Owner = KITCHEN, now: float = 3.0) ->
 
 
 def lost(run: Run | None = None, now: float = 4.0) -> Run:
-    return transitions.lose(run or processing(), FLOW, now, "not heard of for 90 s")
+    return transitions.lose(run or processing(), now, "not heard of for 90 s")
 
 
 def completed(run: Run | None = None, now: float = 4.0) -> Run:
@@ -100,12 +111,12 @@ SITUATIONS: dict[str, Callable[[], Run]] = {
 }
 
 OWNERS: dict[str, Event] = {
-    "claim": lambda run, grant, now: transitions.claim(run, grant, FLOW, now),
+    "claim": lambda run, grant, now: transitions.claim(run, grant, now),
     "start": lambda run, grant, now: transitions.start(run, grant, now),
     "complete": lambda run, grant, now: transitions.complete(run, grant, 42, now),
-    "fail": lambda run, grant, now: transitions.fail(run, grant, "exit code 1", FLOW, now),
-    "fail, last": lambda run, grant, now: transitions.fail(run, grant, "exit code 1", STRICT, now),
-    "fail, final": lambda run, grant, now: transitions.fail(run, grant, "exit code 1", FLOW, now, final=True),
+    "fail": lambda run, grant, now: transitions.fail(run, grant, "exit code 1", now),
+    "fail, last": lambda run, grant, now: last(run, lambda run: transitions.fail(run, grant, "exit code 1", now)),
+    "fail, final": lambda run, grant, now: transitions.fail(run, grant, "exit code 1", now, final=True),
     "decline": lambda run, grant, now: transitions.decline(run, grant, "on battery", now),
     "decline, full": lambda run, grant, now: transitions.decline(run, grant, "it is full", now, for_now=True),
     "release": lambda run, grant, now: transitions.release(run, grant, "released", "low battery", now, HALF_WAY),
@@ -113,13 +124,13 @@ OWNERS: dict[str, Event] = {
 """What an owner says."""
 
 OTHERS: dict[str, Event] = {
-    "assign": lambda run, grant, now: transitions.assign(run, LAPTOP, FLOW, by="hub", now=now),
-    "take": lambda run, grant, now: transitions.take(run, LAPTOP, FLOW, now),
-    "take, start": lambda run, grant, now: transitions.take(run, LAPTOP, FLOW, now, starts=True),
-    "lose": lambda run, grant, now: transitions.lose(run, FLOW, now, "not heard of for 90 s"),
-    "lose, last": lambda run, grant, now: transitions.lose(run, STRICT, now, "not heard of for 90 s"),
+    "assign": lambda run, grant, now: transitions.assign(run, LAPTOP, by="hub", now=now),
+    "take": lambda run, grant, now: transitions.take(run, LAPTOP, now),
+    "take, start": lambda run, grant, now: transitions.take(run, LAPTOP, now, starts=True),
+    "lose": lambda run, grant, now: transitions.lose(run, now, "not heard of for 90 s"),
+    "lose, last": lambda run, grant, now: last(run, lambda run: transitions.lose(run, now, "not heard of for 90 s")),
     "refuse": lambda run, grant, now: transitions.refuse(run, LAPTOP.device, "on battery", now),
-    "next_round": lambda run, grant, now: transitions.offer_again(run, FLOW, now),
+    "next_round": lambda run, grant, now: transitions.offer_again(run, now),
     "give_up": lambda run, grant, now: transitions.give_up(run, now, "no device for 300 s"),
     "take_back": lambda run, grant, now: transitions.take_back(run, now, "the peer was not met"),
     "withdraw": lambda run, grant, now: transitions.withdraw(run, now, "the removal of a peer"),
@@ -137,11 +148,11 @@ EVENTS = OTHERS | OWNERS
 # -- what is true of every run, and of every step ----------------------------------------------------------------------
 
 NAMES = [*Run.__struct_fields__]
-FIXED = NAMES[: NAMES.index("timeout") + 1]
+FIXED = NAMES[: NAMES.index("label")]
 """The fields that are said once."""
 
 
-def check(run: Run, flow: Workflow) -> None:
+def check(run: Run) -> None:
     """What is true of a record at any time."""
     owned, ended, waits = run.status in OWNED, run.status in TERMINAL, run.status in UNOWNED
     assert owned + ended + waits == 1
@@ -160,10 +171,10 @@ def check(run: Run, flow: Workflow) -> None:
     assert (run.stop_requested_by is not None) == (run.stop_request is not None)
     assert run.paused is None or waits, "a paused run has an owner"
     assert run.pinned is None or run.device in (None, run.pinned), "it is with a device that it is not for"
-    _check_history(run, flow)
+    _check_history(run)
 
 
-def _check_history(run: Run, flow: Workflow) -> None:
+def _check_history(run: Run) -> None:
     current = run.status in OWNED or run.status == "completed"
     assert [assignment.epoch for assignment in run.previous] == list(range(1, run.epoch + (not current))), (
         "not one entry per grant"
@@ -174,7 +185,7 @@ def _check_history(run: Run, flow: Workflow) -> None:
     )
     assert all(assignment.assigned_at <= assignment.ended_at for assignment in run.previous)
     spare = 1 if run.ended else 0
-    for name, cap in (("failures", flow.retries), ("losses", flow.losses), ("rounds", flow.rounds - 1)):
+    for name, cap in (("failures", run.work.retries), ("losses", run.work.losses), ("rounds", run.work.rounds - 1)):
         assert 0 <= getattr(run, name) <= cap + spare, f"more {name} than there may be"
     assert len(set(run.avoid)) == len(run.avoid)
     assert set(run.declined) <= set(run.avoid) <= {assignment.device for assignment in run.previous} | set(run.declined)

@@ -6,7 +6,7 @@ from asterism.core.run import transitions
 from asterism.core.run.merge import own_assignments
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import COMPLETED, FAILED, MAX_EPOCHS, PROCESSING, REASSIGNING, Assignment, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.core.run.run_scenes import KITCHEN
 
 FLOW = Workflow("transcode", shell="true", version=1, retries=1)
@@ -18,7 +18,7 @@ def given_away(epochs: int) -> Run:
     waits = transitions.create("r1", FLOW, {}, by="ann", now=1.0).changed(
         status=REASSIGNING, epoch=epochs - 1, previous=before
     )
-    return transitions.take(waits, KITCHEN, FLOW, 3.0, starts=True)
+    return transitions.take(waits, KITCHEN, 3.0, starts=True)
 
 
 def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
@@ -26,8 +26,8 @@ def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
     assert (last.status, problems_in(last), own_assignments(last)) == (PROCESSING, [], last.previous)
     for after in (
         transitions.release(last, last.grant, "released", "", 4.0),
-        transitions.lose(last, FLOW, 4.0, "it is gone"),
-        transitions.fail(last, last.grant, "no", FLOW, 4.0),
+        transitions.lose(last, 4.0, "it is gone"),
+        transitions.fail(last, last.grant, "no", 4.0),
         transitions.decline(last, last.grant, "no", 4.0),
     ):
         assert (after.status, after.epoch, problems_in(after)) == (FAILED, MAX_EPOCHS, [])

@@ -8,7 +8,6 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from tests.core.run.run_scenes import (
-    FLOW,
     KITCHEN,
     LAPTOP,
     assigned,
@@ -51,17 +50,17 @@ def test_what_is_not_offered_is_not_admitted() -> None:
 
 
 def test_a_run_is_moved_with_what_it_holds_and_not_while_it_waits() -> None:
-    moved = transitions.move(assigned(admitted()), LAPTOP, FLOW, by="ann", now=2.0)
+    moved = transitions.move(assigned(admitted()), LAPTOP, by="ann", now=2.0)
     assert (moved.device, moved.admitted, moved.epoch) == ("laptop", False, 2)
     with pytest.raises(RunRefused, match="it waits for its limits: it cannot be moved"):
-        transitions.move(new(uses=USES), LAPTOP, FLOW, by="ann", now=2.0)
-    assert transitions.move(assigned(), LAPTOP, FLOW, by="ann", now=2.0).device == "laptop"
+        transitions.move(new(uses=USES), LAPTOP, by="ann", now=2.0)
+    assert transitions.move(assigned(), LAPTOP, by="ann", now=2.0).device == "laptop"
 
 
 def test_a_run_that_waits_for_limits_is_refused_given_up_and_offered_again_like_others() -> None:
     refused = transitions.refuse(new(uses=USES), "kitchen", "no", 1.0)
     assert refused.avoid == ("kitchen",)
-    assert transitions.offer_again(refused, FLOW, 2.0).avoid == ()
+    assert transitions.offer_again(refused, 2.0).avoid == ()
     assert transitions.give_up(new(uses=USES), 2.0, "no device could take it").given_up
 
 

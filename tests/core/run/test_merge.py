@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from asterism.core.errors import RunRefused
 from asterism.core.run import merge, transitions
 from asterism.core.run.merge import FIXED, NotTheSameRun, loss_reason, next_revision, was_taken_away
-from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run, Superseded
+from asterism.core.run.run import Owner, Progress, Run, Superseded
+from asterism.core.run.work import KEEP_RULES
 from asterism.store import row_codec
 from tests.core.run.merge_scenes import (
     ATTIC,
@@ -33,7 +34,7 @@ from tests.core.run.merge_scenes import (
     resolve,
     spread,
 )
-from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, SITUATIONS, claimed, completed, grant_of, lost, new
+from tests.core.run.run_scenes import KITCHEN, LAPTOP, SITUATIONS, claimed, completed, grant_of, lost, new
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,7 +93,7 @@ def line(run: Run, words: Sequence[str], who: int) -> Run:
 
 
 def taken(run: Run, owner: Owner, now: float) -> Run:
-    return transitions.take(run, owner, FLOW, now, starts=True)
+    return transitions.take(run, owner, now, starts=True)
 
 
 def ended(run: Run, now: float, output: Any = 42) -> Run:
@@ -100,7 +101,7 @@ def ended(run: Run, now: float, output: Any = 42) -> Run:
 
 
 def retried(run: Run, now: float, by: Owner = LAPTOP) -> Run:
-    return taken(transitions.lose(run, FLOW, now, "silence"), by, now)
+    return taken(transitions.lose(run, now, "silence"), by, now)
 
 
 def check_won(winner: Run, loser: Run, *words: str) -> Run:
@@ -132,9 +133,7 @@ def then_the_later_epoch() -> None:
 
 
 def then_an_end() -> None:
-    failed = transitions.fail(
-        taken(new(), LAPTOP, 9.0), grant_of(taken(new(), LAPTOP, 9.0)), "no", FLOW, 9.5, final=True
-    )
+    failed = transitions.fail(taken(new(), LAPTOP, 9.0), grant_of(taken(new(), LAPTOP, 9.0)), "no", 9.5, final=True)
     check_won(failed, taken(new(), KITCHEN, 1.0), "an end outranks", "it failed (no)")
 
 
@@ -144,8 +143,8 @@ def then_an_end_that_somebody_knows() -> None:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         closed = transitions.mark_forgotten(begun, 90.0, "nobody knows")
         ends = (
-            transitions.fail(begun, grant_of(begun), "disk is full", FLOW, 2.0, final=True),
-            transitions.fail(transitions.cancel(begun, 2.0, "ann"), grant_of(begun), "stopped", FLOW, 3.0),
+            transitions.fail(begun, grant_of(begun), "disk is full", 2.0, final=True),
+            transitions.fail(transitions.cancel(begun, 2.0, "ann"), grant_of(begun), "stopped", 3.0),
             transitions.give_up(transitions.release(begun, grant_of(begun), "released", "", 2.0), 3.0, "no device"),
         )
         for end in ends:
@@ -218,15 +217,15 @@ def the_original_is_kept() -> None:
     other = retried(taken(apart, ATTIC, 2.0), 3.0)
     check_won(first, other, "laptop no longer owns", "it was assigned to kitchen 1 s earlier", "kitchen has it")
     check_won(retried(first, 90.0), first, "assigned again", "epoch 2, laptop has it")
-    check_won(transitions.lose(first, FLOW, 90.0, "silence"), first, "an ended assignment")
-    check_won(transitions.lose(first, FLOW, 90.0, "silence"), other, "1 s earlier", "it waits for a device")
+    check_won(transitions.lose(first, 90.0, "silence"), first, "an ended assignment")
+    check_won(transitions.lose(first, 90.0, "silence"), other, "1 s earlier", "it waits for a device")
     assert resolve(new(keep="epoch"), new(keep="epoch")).keep == "epoch"
 
 
 def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     """An owner that was taken for lost and is at work says so, and then its replacement loses."""
     first = taken(new(keep="original"), KITCHEN, 1.0)
-    replacement = taken(transitions.lose(first, FLOW, 90.0, "silence"), LAPTOP, 95.0)
+    replacement = taken(transitions.lose(first, 90.0, "silence"), LAPTOP, 95.0)
     assert was_taken_away(first, replacement)
     assert not was_taken_away(replacement, first)
     assert not was_taken_away(first, first)
@@ -310,7 +309,7 @@ def test_what_happened_beside_comes_first_and_once_and_the_line_goes_on_after_it
     merged = resolve(first, other)
     assert merged.story == (*sorted(other.story[1:], key=lambda entry: (entry.at, entry.what)), *first.story)
     freed = transitions.release(merged, grant_of(merged), "released", "low battery", 5.0)
-    retry = retried(transitions.take(freed, ATTIC, FLOW, 6.0), 7.0)
+    retry = retried(transitions.take(freed, ATTIC, 6.0), 7.0)
     assert [assignment.epoch for assignment in retry.previous] == [1, 2]
     assert resolve(retry, retried(other, 3.0, ATTIC)).previous[0].device == "laptop"
     assert resolve(retry, retried(other, 3.0, ATTIC)).previous[1:] == retry.previous
@@ -327,7 +326,7 @@ def scored_apart() -> tuple[Run, Run, Run]:
     """Two records of an assignment to one device at one moment with different scores, and one that wins over both."""
     run = new()
     low, high = (
-        retried(transitions.take(run, KITCHEN, FLOW, 1.0, starts=True, scores={"kitchen": score}), 5.0)
+        retried(transitions.take(run, KITCHEN, 1.0, starts=True, scores={"kitchen": score}), 5.0)
         for score in (40.0, 60.0)
     )
     return low, high, ended(retried(taken(run, ATTIC, 1.0), 2.0), 9.0)
@@ -398,7 +397,7 @@ def test_two_records_that_differ_in_what_is_fixed_are_not_of_one_run(name: str) 
 
 
 def test_what_is_fixed_is_all_that_a_run_is_created_with() -> None:
-    assert {"id", "workflow", "version", "input", "created_at", "created_by", "keep", "key", "timeout"} < set(FIXED)
+    assert {"id", "workflow", "version", "input", "created_at", "created_by", "keep", "key", "work"} < set(FIXED)
     assert "revision" not in FIXED
 
 

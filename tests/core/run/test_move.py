@@ -13,13 +13,13 @@ from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import ASSIGNED, MAX_EPOCHS, OWNED, PROCESSING, Owner, Run
 from asterism.core.run.transitions import outcomes
 from tests.core.run.merge_scenes import Peers, check_lag, histories
-from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, assigned, claimed, completed, grant_of, new, processing
+from tests.core.run.run_scenes import KITCHEN, LAPTOP, assigned, claimed, completed, grant_of, new, processing
 
 DESK = Owner("desk", "desk-1")
 
 
 def moved(run: Run, to: Owner = DESK, **options: Any) -> Run:
-    return transitions.move(run, to, FLOW, by="ann", **{"now": 9.0, "scores": {"desk": 60.0}, **options})
+    return transitions.move(run, to, by="ann", **{"now": 9.0, "scores": {"desk": 60.0}, **options})
 
 
 @settings(max_examples=100)
@@ -115,6 +115,6 @@ def test_a_person_may_insist_on_a_device_that_declined() -> None:
 def test_without_a_new_epoch_the_old_owner_would_not_be_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The move is safe because it is an assignment like any other."""
     held = claimed()
-    monkeypatch.setattr(transitions, "assign", lambda run, to, flow, **options: held.changed(device=to.device))
+    monkeypatch.setattr(transitions, "assign", lambda run, to, **options: held.changed(device=to.device))
     stale = moved(held)
     assert transitions.start(stale, grant_of(held), 10.0).status is PROCESSING, "two devices would work on it"

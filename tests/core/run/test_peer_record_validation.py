@@ -12,7 +12,7 @@ from asterism.core.run import transitions
 from asterism.core.run.merge import differing_fields, merge_keeping, merge_records, outranks, own_result, own_story
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import ASSIGNED, FAILED, REASSIGNING, Assignment, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import KITCHEN
 
@@ -24,7 +24,7 @@ def waiting() -> Run:
 
 
 def going_on() -> Run:
-    return transitions.take(waiting(), KITCHEN, FLOW, 2.0, starts=True)
+    return transitions.take(waiting(), KITCHEN, 2.0, starts=True)
 
 
 @settings(max_examples=150, deadline=None)

@@ -14,7 +14,7 @@ from asterism.core.run import transitions
 from asterism.core.run.placement import MAX_SCORES, Choice, Placer, Weights, unmet_reason
 from asterism.core.run.run import Run
 from asterism.core.run.session import ABROAD, OPEN, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 
 
 def evaluate(text: str, names: Mapping[str, Any]) -> bool | str:
@@ -46,7 +46,7 @@ def run_of(workflow: Workflow, **options: Any) -> Run:
 
 
 def chosen(view: Placer, workflow: Workflow, **options: Any) -> str | None:
-    choice = view.choose(run_of(workflow, **options), workflow)
+    choice = view.choose(run_of(workflow, **options))
     return choice.owner.device if choice.owner is not None else None
 
 
@@ -54,10 +54,10 @@ def test_the_score_is_that_of_the_seed() -> None:
     view = outlook(
         session("a", used=1, can=frozenset({"gpu"}), profile={"quality": 0.5}), session("b"), coordinator="b"
     )
-    choice = view.choose(run_of(flow(needs=frozenset({"gpu"}))), flow(needs=frozenset({"gpu"})))
+    choice = view.choose(run_of(flow(needs=frozenset({"gpu"}))))
     assert choice.scores == {"a": 40 * 0.5 + 30 * 0.5 + 20 * 0.5 + 10}
     assert choice.refused == {"b": "it lacks gpu"}
-    assert view.choose(run_of(flow()), flow()).scores == {"a": 20 + 15 + 10, "b": 40 + 30 + 20}
+    assert view.choose(run_of(flow())).scores == {"a": 20 + 15 + 10, "b": 40 + 30 + 20}
 
 
 def test_the_weights_can_be_chosen() -> None:
@@ -99,11 +99,11 @@ def test_a_refusal_by_the_rule_of_a_device_is_told_from_other_reasons() -> None:
     no = session("a", accepts="run.priority=7")
     view = outlook(no, session("b"), session("c", accepts="run.priority=7", profile={"resting": "it sleeps"}))
     why = "its own rule: 'run.priority=7' does not hold"
-    assert view.rule_refusal(no, run_of(flow()), flow()) == why
-    assert view.rule_refusal(no, run_of(flow(), priority=7), flow()) is None
-    assert view.rule_refusal(no, run_of(flow()), flow(needs=frozenset({"gpu"}))) is None, "it could not anyway"
-    assert view.rule_refusal(view.sessions["b"], run_of(flow()), flow()) is None, "it has no rule"
-    assert view.rule_refusal(view.sessions["c"], run_of(flow()), flow()) is None, "it is asked when it is awake"
+    assert view.rule_refusal(no, run_of(flow())) == why
+    assert view.rule_refusal(no, run_of(flow(), priority=7)) is None
+    assert view.rule_refusal(no, run_of(flow(needs=frozenset({"gpu"})))) is None, "it could not anyway"
+    assert view.rule_refusal(view.sessions["b"], run_of(flow())) is None, "it has no rule"
+    assert view.rule_refusal(view.sessions["c"], run_of(flow())) is None, "it is asked when it is awake"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_device_that_is_no_candidate_is_told_why(
     options: dict[str, Any], run: dict[str, Any], workflow: dict[str, Any], why: str
 ) -> None:
     work = flow(**workflow)
-    choice = outlook(session("kitchen", **options)).choose(run_of(work, **run), work)
+    choice = outlook(session("kitchen", **options)).choose(run_of(work, **run))
     assert (choice.owner, choice.refused, choice.scores) == (None, {"kitchen": why}, {})
 
 
@@ -139,17 +139,17 @@ def test_both_sides_must_agree() -> None:
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
     gone = [session("silent", beat_at=0.0, timeout=90.0), session("ended", state="ended")]
-    assert outlook(*gone).choose(run_of(flow()), flow()) == Choice(None, {}, {}, ())
+    assert outlook(*gone).choose(run_of(flow())) == Choice(None, {}, {}, ())
 
 
 @pytest.mark.parametrize(("state", "within"), [(ABROAD, 3600.0), (OPEN, None)])
 def test_a_device_of_a_peer_has_until_the_stores_meet(state: str, within: float | None) -> None:
     placer = outlook(session("there", state=state), peer_timeout=3600.0)
-    assert placer.choose(run_of(flow()), flow()).within == within
+    assert placer.choose(run_of(flow())).within == within
 
 
 def test_the_busy_are_candidates_without_room() -> None:
-    choice = outlook(session("busy", used=2)).choose(run_of(flow()), flow())
+    choice = outlook(session("busy", used=2)).choose(run_of(flow()))
     assert (choice.owner, choice.busy) == (None, ("busy",))
     assert choice.scores == {"busy": 50.0}
 
@@ -196,8 +196,8 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
     for workflow in flows:
         anew = outlook(*sessions, coordinator="d0", last_assigned=view.last_assigned)
         anew._used = {device.device: device.used + given_out[device.device] for device in sessions}
-        choice = view.choose(run_of(workflow), workflow)
-        assert choice == anew.choose(run_of(workflow), workflow)
+        choice = view.choose(run_of(workflow))
+        assert choice == anew.choose(run_of(workflow))
         if choice.owner is not None:
             view.record_assignment(choice.owner.device)
             given_out[choice.owner.device] += 1
@@ -206,14 +206,14 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
 def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
     asleep, other = session("asleep", profile={"resting": "'x' holds"}), session("other", can=frozenset({"gpu"}))
     view = outlook(asleep, other)
-    choice = view.choose(run_of(flow()), flow())
+    choice = view.choose(run_of(flow()))
     assert (choice.owner, choice.resting, set(choice.scores)) == (other.owner, ("asleep",), {"other"})
     assert (asleep.idle, asleep.room, other.idle) == (0, 0, 2)
-    assert view.waits_for(asleep, run_of(flow()), flow())
-    assert not view.waits_for(other, run_of(flow()), flow())
+    assert view.waits_for(asleep, run_of(flow()))
+    assert not view.waits_for(other, run_of(flow()))
     picky = flow(needs={"gpu"})
-    assert view.choose(run_of(picky), picky).resting == ()
-    assert not view.waits_for(asleep, run_of(picky), picky)
+    assert view.choose(run_of(picky)).resting == ()
+    assert not view.waits_for(asleep, run_of(picky))
 
 
 @pytest.mark.parametrize("told", [None, "", 7, True, {"x": 1}])
@@ -233,7 +233,7 @@ def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
     """All else equal, ten times that share lies between them, and the greatest share wins. It excludes no device."""
     sessions = [session(f"d{number}", can=can) for number, can in enumerate(devices)]
     work = flow(needs=needs, wants=wants)
-    choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work), work)
+    choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work))
     able = {device.device: device.can for device in sessions if needs <= device.can}
     assert choice.scores.keys() == able.keys()
     if wants:
@@ -254,7 +254,7 @@ def test_devices_near_the_creator_go_first_and_nothing_else_changes(
         for number, (can, slots, used, quality) in enumerate(made)
     ]
     view, run = outlook(*sessions), run_of(workflow)
-    anyway, choice = view.choose(run, workflow), view.choose(run, workflow, near=near)
+    anyway, choice = view.choose(run), view.choose(run, near=near)
     assert choice[1:] == anyway[1:]
     assert (choice.owner is None) == (anyway.owner is None)
     free = [device for device in sessions if device.device in anyway.scores and device.used < device.slots]
@@ -272,20 +272,20 @@ def test_the_most_specialised_device_may_have_what_is_wanted() -> None:
 
 
 def test_the_best_scores_are_kept_with_the_assignment() -> None:
-    few = outlook(session("a"), session("b", used=1)).choose(run_of(flow()), flow())
+    few = outlook(session("a"), session("b", used=1)).choose(run_of(flow()))
     assert set(few.scores) == {"a", "b"}
     many = [session(f"d{number}", profile={"quality": number / 200}) for number in range(MAX_SCORES + 20)]
-    scores = outlook(*many).choose(run_of(flow()), flow()).scores
+    scores = outlook(*many).choose(run_of(flow())).scores
     assert len(scores) == MAX_SCORES
     assert min(scores.values()) >= 40.0
 
 
 def test_the_choice_can_be_among_devices_of_peers_alone() -> None:
     here, there = session("here", used=0), session("there", used=1, state=ABROAD)
-    choice = outlook(here, there).choose(run_of(flow()), flow(), state=ABROAD)
+    choice = outlook(here, there).choose(run_of(flow()), state=ABROAD)
     assert choice.owner == there.owner
     assert set(choice.scores) == {"here", "there"}
-    assert outlook(here).choose(run_of(flow()), flow(), state=ABROAD).owner is None
+    assert outlook(here).choose(run_of(flow()), state=ABROAD).owner is None
 
 
 def test_a_workflows_rule_is_evaluated_once_for_each_device_and_a_devices_own_for_each_run() -> None:
@@ -311,10 +311,10 @@ def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_w
         session("sick", profile={"suspended": "its disk is full", "os": "linux"}),
     )
     view, run = outlook(well, resting, stopped), run_of(work)
-    assert view.refusal_reason(well, run, work) is None
-    assert view.refusal_reason(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
-    assert view.refusal_reason(stopped, run, work) == "it has stopped taking work: its disk is full"
-    assert [view.waits_for(device, run, work) for device in (well, resting, stopped)] == [False, True, True]
-    assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
+    assert view.refusal_reason(well, run) is None
+    assert view.refusal_reason(resting, run) == "resting: it would hand this back because 'battery < 0.2' holds"
+    assert view.refusal_reason(stopped, run) == "it has stopped taking work: its disk is full"
+    assert [view.waits_for(device, run) for device in (well, resting, stopped)] == [False, True, True]
+    assert not view.waits_for(stopped, run_of(work, pinned="well")), "it will never take this one"
     assert stopped.resumed().profile == {"os": "linux"}
     assert well.resumed() is well

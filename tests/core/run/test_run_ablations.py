@@ -14,9 +14,9 @@ from asterism.core.record import replace
 from asterism.core.run import run as run_module
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.core.run.run_machine import RunMachine
-from tests.core.run.run_scenes import check, grant_of, processing
+from tests.core.run.run_scenes import check, grant_of, new, processing
 
 Patch = pytest.MonkeyPatch
 
@@ -141,8 +141,9 @@ def without_cap(patch: Patch, name: str, cap: str) -> None:
     step = getattr(transitions, name)
 
     def forgiving(run: Run, *arguments: Any, **options: Any) -> Run:
-        boundless = [replace(argument, **{cap: 1000}) if hasattr(argument, cap) else argument for argument in arguments]
-        return step(run, *boundless, **options)
+        boundless = run.changed(work=replace(run.work, **{cap: 1000}))
+        after: Run = step(boundless, *arguments, **options)
+        return run if after is boundless else after.changed(work=run.work)
 
     patch.setattr(transitions, name, forgiving)
 
@@ -260,10 +261,10 @@ def test_the_hunt_notices_when_a_safeguard_is_off(
 def test_every_failure_is_forgiven_when_the_cap_is_off(monkeypatch: Patch) -> None:
     """The hunt finds it too, but only after many thousand steps."""
     flow = Workflow("work", shell="true", retries=0)
-    run = processing()
-    assert transitions.fail(run, grant_of(run), "x", flow, 4.0).status is FAILED
+    run = processing(new(flow=flow))
+    assert transitions.fail(run, grant_of(run), "x", 4.0).status is FAILED
     forgive_every_failure(monkeypatch)
-    allowed = transitions.fail(run, grant_of(run), "x", flow, 4.0)
+    allowed = transitions.fail(run, grant_of(run), "x", 4.0)
     assert allowed.status is not FAILED
     with pytest.raises(AssertionError, match="more failures than there may be"):
-        check(allowed, flow)
+        check(allowed)

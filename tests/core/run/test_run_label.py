@@ -20,7 +20,7 @@ from asterism.core.run.run_label import (
     shown_label,
     tidy_label,
 )
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 
 FLOW = Workflow("transcode", argv=("true",))
 NAMES = st.text("abc_", min_size=1, max_size=4)
@@ -118,7 +118,7 @@ def test_a_key_needs_a_field_of_the_input() -> None:
 
 
 def test_a_run_of_a_plan_tells_its_plan_and_task_and_another_does_not() -> None:
-    run = Run("r", "plan:nightly", 1, 0.0, "nightly", key="plan:nightly/load/eu/3")
+    run = Run("r", "plan:nightly", 1, 0.0, "nightly", FLOW.work, key="plan:nightly/load/eu/3")
     assert plan_variables(run) == {"ASTERISM_PLAN": "nightly", "ASTERISM_TASK": "load/eu"}
     assert plan_variables(run.changed(workflow="work")) == {}  # a key that a person has chosen
     assert plan_variables(run.changed(key=None)) == {}

@@ -7,7 +7,6 @@ import pytest
 from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import (
-    BLANK,
     OWNED,
     TERMINAL,
     TRANSITIONS,
@@ -31,6 +30,7 @@ from tests.core.run.run_scenes import (
     lost,
     new,
     processing,
+    strict,
 )
 
 
@@ -105,8 +105,10 @@ def test_a_run_has_ended_when_it_is_completed_or_failed() -> None:
     assert [name for name, make in SITUATIONS.items() if make().ended] == ["completed", "failed"]
 
 
-def test_the_kind_of_a_run_is_its_workflow_with_the_version() -> None:
-    assert new().kind == "transcode@3"
+def test_the_kind_of_a_run_is_its_workflow_with_its_work() -> None:
+    run = new()
+    assert run.kind == f"transcode@{FLOW.work.digest}" == new(flow=FLOW.at_version(9)).kind
+    assert run.changed(workflow="other").kind != run.kind != strict(run).kind
 
 
 def test_progress_reads_as_a_person_says_it() -> None:
@@ -135,7 +137,7 @@ def test_a_changed_copy_leaves_the_record_as_it_was_and_is_what_replace_would_ma
 
 
 def test_a_new_run_has_the_defaults_of_the_record_and_the_terms_of_its_workflow() -> None:
-    plain = Run("r1", "transcode", 3, 0.0, "ann", {"file": "a.mp4"}, timeout=FLOW.heartbeat_timeout)
+    plain = Run("r1", "transcode", 3, 0.0, "ann", FLOW.work, {"file": "a.mp4"})
     made = new()
     assert {name for name in NAMES if getattr(made, name) != getattr(plain, name)} == {"waiting_since", "story"}
     assert [*Run.__struct_fields__] == NAMES
@@ -170,8 +172,8 @@ def test_what_a_person_asked_of_a_run_is_its_reported_status() -> None:
 
 def test_the_most_urgent_run_comes_first_and_then_the_oldest() -> None:
     late, early, urgent = (
-        BLANK.changed(id="late", created_at=9.0),
-        BLANK.changed(id="early", created_at=1.0),
-        BLANK.changed(id="urgent", created_at=5.0, priority=3),
+        new().changed(id="late", created_at=9.0),
+        new().changed(id="early", created_at=1.0),
+        new().changed(id="urgent", created_at=5.0, priority=3),
     )
     assert sorted([late, early, urgent], key=queue_order) == [urgent, early, late]

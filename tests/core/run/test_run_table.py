@@ -11,7 +11,6 @@ from asterism.core.errors import Fenced, RunRefused
 from asterism.core.run.run import TERMINAL, Run, RunStatus
 from tests.core.run.run_scenes import (
     EVENTS,
-    FLOW,
     NAMES,
     OWNERS,
     SITUATIONS,
@@ -117,7 +116,7 @@ def test_what_happens_is_what_the_table_says(event: str, old: str, cell: str) ->
     after = EVENTS[event](before, grant_of(before), 9.0)
     assert situation(after) == (old if cell == SAME else SHORT[cell])
     assert (after is before) == (cell == SAME)
-    check(after, FLOW)
+    check(after)
     check_step(before, after)
 
 

@@ -8,7 +8,7 @@ from asterism.core.errors import Fenced, RunRefused, truncate
 from asterism.core.limits import uses_of
 from asterism.core.run import transitions
 from asterism.core.run.run import REASONS, Assignment, Owner, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from tests.core.run.run_scenes import (
     FLOW,
     HALF_WAY,
@@ -78,7 +78,7 @@ def test_a_key_is_kept() -> None:
 
 def test_assigning_to_another_is_told_with_the_score_that_won() -> None:
     scores = {"kitchen": 71.25, "laptop": 40.0}
-    run = transitions.assign(new(), KITCHEN, FLOW, by="hub", now=1.0, scores=scores)
+    run = transitions.assign(new(), KITCHEN, by="hub", now=1.0, scores=scores)
     assert (run.status, run.device, run.session, run.assigned_by) == ("assigned", "kitchen", "kitchen-1", "hub")
     assert run.scores == scores
     assert [str(entry) for entry in run.story[1:]] == [
@@ -88,7 +88,7 @@ def test_assigning_to_another_is_told_with_the_score_that_won() -> None:
 
 
 def test_assigning_to_oneself_is_told_as_that() -> None:
-    run = transitions.assign(new(), KITCHEN, FLOW, by="kitchen", now=1.0)
+    run = transitions.assign(new(), KITCHEN, by="kitchen", now=1.0)
     assert told(run) == ["created", "assigning to self", "assigned"]
 
 
@@ -103,8 +103,8 @@ def test_taking_is_assigning_to_oneself_and_claiming_in_one_step() -> None:
 
 
 def test_the_scores_are_those_of_the_present_assignment() -> None:
-    asked = transitions.assign(new(), KITCHEN, FLOW, by="hub", now=1.0, scores={"kitchen": 1.0})
-    assert claimed(transitions.lose(asked, FLOW, 2.0, "silence")).scores == {}
+    asked = transitions.assign(new(), KITCHEN, by="hub", now=1.0, scores={"kitchen": 1.0})
+    assert claimed(transitions.lose(asked, 2.0, "silence")).scores == {}
 
 
 def test_a_run_that_is_for_one_device_goes_to_no_other() -> None:
@@ -141,7 +141,7 @@ def test_each_assignment_has_its_own_epoch() -> None:
 
 def test_the_whole_way_is_told_step_by_step() -> None:
     run = assigned(now=1.0)
-    run = transitions.claim(run, grant_of(run), FLOW, 2.0)
+    run = transitions.claim(run, grant_of(run), 2.0)
     run = transitions.start(run, grant_of(run), 3.0)
     run = transitions.complete(run, grant_of(run), {"size": 7}, 4.0)
     assert (run.status, run.output, run.error, run.ended_at) == ("completed", {"size": 7}, None, 4.0)
@@ -252,9 +252,9 @@ def test_losses_are_forgiven_so_often_and_then_it_fails() -> None:
 
 def test_the_first_loss_is_made_good_at_once_and_later_ones_after_a_while() -> None:
     flow = Workflow("w", shell="true", losses=9, backoff=2.0, backoff_most=10.0)
-    run, waits = new(), []
+    run, waits = new(flow=flow), []
     for _ in range(6):
-        run = transitions.lose(processing(run, now=10.0), flow, 10.0, "silence")
+        run = transitions.lose(processing(run, now=10.0), 10.0, "silence")
         waits.append(run.not_before - 10.0)
     assert waits == [0.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
@@ -268,7 +268,7 @@ def test_what_nobody_owns_cannot_be_taken_away() -> None:
 
 
 def failed(run: Run, now: float = 4.0, flow: Workflow = FLOW, **options: bool) -> Run:
-    return transitions.fail(run, grant_of(run), "exit code 1", flow, now, **options)
+    return transitions.fail(run.changed(work=flow.work), grant_of(run), "exit code 1", now, **options)
 
 
 def test_failed_work_is_tried_again_elsewhere_after_a_while() -> None:
@@ -328,9 +328,7 @@ def test_what_nobody_knows_the_end_of_says_so() -> None:
 
 
 def test_what_a_device_abroad_did_not_answer_is_no_loss() -> None:
-    run = transitions.take_back(
-        transitions.assign(new(), LAPTOP, FLOW, by="hub", now=1.0), 300.0, "the peer was not met"
-    )
+    run = transitions.take_back(transitions.assign(new(), LAPTOP, by="hub", now=1.0), 300.0, "the peer was not met")
     assert (run.status, run.losses, run.failures, run.avoid) == ("reassigning", 0, 0, ("laptop",))
     assert (run.not_before, run.previous[-1].reason) == (300.0, "timeout")
 
@@ -341,7 +339,7 @@ def test_a_run_of_a_series_needs_its_turn() -> None:
     assert uses_of(run.uses) == {"series/films": 1}
     with pytest.raises(RunRefused, match="it waits for its limits: it cannot be assigned to"):
         claimed(run)
-    after = transitions.take(transitions.admit(run), KITCHEN, FLOW, 2.0)
+    after = transitions.take(transitions.admit(run), KITCHEN, 2.0)
     assert (after.status, after.awaits_turn, after.admitted) == ("claimed", False, False)
 
 
@@ -358,15 +356,15 @@ def test_three_devices_that_take_turns_leave_a_history_in_order() -> None:
 
 def test_an_owner_that_cannot_go_on_breaks_off_and_that_is_a_loss() -> None:
     run = processing(new())
-    again = transitions.abandon(run, grant_of(run), "the store was out of reach", FLOW, 5.0)
+    again = transitions.abandon(run, grant_of(run), "the store was out of reach", 5.0)
     assert (again.status, again.losses, again.failures, again.avoid) == ("reassigning", 1, 0, (run.device,))
     with pytest.raises(Fenced):
-        transitions.abandon(run, grant_of(run)._replace(epoch=99), "whatever", FLOW, 5.0)
+        transitions.abandon(run, grant_of(run)._replace(epoch=99), "whatever", 5.0)
 
 
 def test_to_take_and_start_in_one_step_is_to_take_and_then_to_start() -> None:
-    at_once = transitions.take(new(), KITCHEN, FLOW, 5.0, starts=True)
-    taken = transitions.take(new(), KITCHEN, FLOW, 5.0)
+    at_once = transitions.take(new(), KITCHEN, 5.0, starts=True)
+    taken = transitions.take(new(), KITCHEN, 5.0)
     one_by_one = transitions.start(taken, grant_of(taken), 5.0)
     assert at_once == one_by_one.changed(revision=at_once.revision)
     assert at_once.revision == new().revision + 1
@@ -378,10 +376,10 @@ def test_to_take_and_start_in_one_step_is_to_take_and_then_to_start() -> None:
 def test_however_much_is_said_of_a_failure_a_record_keeps_its_beginning_and_its_end() -> None:
     words = "ValueError: " + "x" * 10_000_000 + " the end"
     flow = Workflow("work", shell="true", retries=1)
-    run = processing()
-    run = transitions.fail(run, grant_of(run), words, flow, 2.0)
+    run = processing(new(flow=flow))
+    run = transitions.fail(run, grant_of(run), words, 2.0)
     run = processing(run)
-    run = transitions.fail(run, grant_of(run), words, flow, 3.0)
+    run = transitions.fail(run, grant_of(run), words, 3.0)
     assert run.error is not None
     assert run.error.startswith("ValueError: xxx")
     assert run.error.endswith("xxx the end")

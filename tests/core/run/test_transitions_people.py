@@ -10,9 +10,7 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import Assignment, Run
 from tests.core.run.run_scenes import (
-    FLOW,
     HALF_WAY,
-    STRICT,
     assigned,
     claimed,
     completed,
@@ -20,6 +18,7 @@ from tests.core.run.run_scenes import (
     lost,
     new,
     processing,
+    strict,
 )
 
 Make = Callable[[], Run]
@@ -87,7 +86,7 @@ def test_a_device_that_is_lost_cannot_keep_a_run_from_being_cancelled() -> None:
 
 def test_work_that_fails_while_it_is_being_cancelled_is_not_tried_again() -> None:
     run = cancel(processing())
-    run = transitions.fail(run, grant_of(run), "killed", FLOW, 9.0)
+    run = transitions.fail(run, grant_of(run), "killed", 9.0)
     assert (run.status, run.cancelled, run.error, run.failures) == ("failed", True, "cancelled by ann (killed)", 0)
 
 
@@ -128,7 +127,7 @@ def test_what_nobody_owns_is_paused_at_once_and_given_to_nobody(make: Make) -> N
         lambda: claimed(run),
         lambda: assigned(run),
         lambda: transitions.give_up(run, 9.0, "no device"),
-        lambda: transitions.offer_again(run, FLOW, 9.0),
+        lambda: transitions.offer_again(run, 9.0),
     ):
         with pytest.raises(RunRefused, match="it is paused by ann: the disk is full: it cannot be"):
             say()
@@ -160,7 +159,7 @@ def test_the_owner_of_what_is_to_pause_is_asked_to_stop_and_what_it_did_is_kept(
 
 @pytest.mark.parametrize(
     "free",
-    [lambda run: lost(run, 10.0), lambda run: transitions.fail(run, grant_of(run), "boom", FLOW, 10.0)],
+    [lambda run: lost(run, 10.0), lambda run: transitions.fail(run, grant_of(run), "boom", 10.0)],
     ids=["lost", "failed"],
 )
 def test_however_its_owner_goes_a_run_that_is_to_pause_pauses(free: Callable[[Run], Run]) -> None:
@@ -169,7 +168,7 @@ def test_however_its_owner_goes_a_run_that_is_to_pause_pauses(free: Callable[[Ru
 
 
 def test_a_pause_does_not_raise_the_caps() -> None:
-    run = transitions.lose(pause(processing()), STRICT, 9.0, "silence")
+    run = transitions.lose(strict(pause(processing())), 9.0, "silence")
     assert (run.status, run.paused, run.stop_request) == ("failed", None, None)
 
 
@@ -194,7 +193,7 @@ def test_what_is_resumed_may_be_had_again_and_waits_from_then_on() -> None:
 
 def test_a_backoff_outlives_a_pause() -> None:
     run = processing()
-    run = transitions.fail(run, grant_of(run), "boom", FLOW, 4.0)
+    run = transitions.fail(run, grant_of(run), "boom", 4.0)
     run = resume(pause(run, 4.1), 4.2)
     assert (run.not_before, run.waiting_since) == (5.0, 5.0)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.plan.task import ACTIONS, Task
 from asterism.core.run.placement import STRATEGIES
-from asterism.core.run.workflow import DEFAULTS, MAX_NUMBER, Workflow, ambiguous_timeout
+from asterism.core.run.work import DEFAULTS, MAX_NUMBER, Workflow, ambiguous_timeout
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [*Workflow.__struct_fields__]
@@ -221,7 +221,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
 
 
 def test_every_field_is_judged() -> None:
-    assert list(WRONG) == NAMES
+    assert set(WRONG) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

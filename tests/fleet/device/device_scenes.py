@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work, Workflow
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.device_policy import DevicePolicy
 from tests.process_scenes import PATIENCE
+
+
+def a_run(workflow: Workflow, run_input: Any = None) -> Run:
+    """A run of a workflow, whose function need not have an import path."""
+    work = Work(**{name: getattr(workflow, name) for name in Work.__struct_fields__})
+    return Run("r1", workflow.name, 1, 0.0, "test", work, {} if run_input is None else run_input, epoch=3)
 
 
 class Reports:
@@ -21,8 +27,8 @@ class Reports:
         self.output: list[str] = []
 
     def work(self, workflow: Workflow, run_input: Any = None, run: Run | None = None) -> RunWork:
-        run = run or Run("r1", workflow.name, 1, 0.0, "test", epoch=3)
-        return RunWork(run, workflow, {} if run_input is None else run_input, self.progress.append, self.output.append)
+        run = a_run(workflow) if run is None else run.changed(work=a_run(workflow).work)
+        return RunWork(run, {} if run_input is None else run_input, self.progress.append, self.output.append)
 
 
 def executors(policy: DevicePolicy | None = None, **options: Any) -> DeviceExecutor:
@@ -47,7 +53,7 @@ def execute(workflow: Workflow, run_input: Any = None, policy: DevicePolicy | No
 
 def check(workflow: Workflow, run_input: Any = None, policy: DevicePolicy | None = None) -> str | None:
     made = executors(policy)
-    return made.check(workflow, {} if run_input is None else run_input)
+    return made.check(a_run(workflow, run_input))
 
 
 def command(*argv: str, **options: Any) -> Workflow:

@@ -40,7 +40,7 @@ PYTHON = sys.executable
 def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None:
     names = ("RUN", "EPOCH", "DEVICE", "SESSION", "STEP", "TOTAL")
     line = 'echo "' + "|".join(f"$ASTERISM_{name}" for name in names) + '"'
-    run = Run("r7", "work", 1, 0.0, "test", epoch=4, progress=Progress(3, 10))
+    run = Run("r7", "work", 1, 0.0, "test", shell(line).work, epoch=4, progress=Progress(3, 10))
     assert execute(shell(line), run=run) == "r7|4|kitchen|s1|3|10"
     assert execute(shell(line)) == "r1|3|kitchen|s1||"
     assert execute(shell("set -u\n" + line)) == "r1|3|kitchen|s1||"
@@ -50,7 +50,7 @@ def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None
 def test_a_command_gets_plan_task_attempt_epoch_and_tick() -> None:
     names = ("PLAN", "TASK", "ATTEMPT", "EPOCH", "TICK", "TICK_DATE")
     line = 'echo "' + "|".join(f"$ASTERISM_{name}" for name in names) + '"'
-    task = Run("r7", "plan:etl", 1, 0.0, "etl", key="plan:etl/load/4", epoch=4)
+    task = Run("r7", "plan:etl", 1, 0.0, "etl", shell(line).work, key="plan:etl/load/4", epoch=4)
     tick = {TICK_INPUT: tick_on_request("2026-11-17")}
     at = "2026-11-17T00:00:00+00:00|2026-11-17"
     assert execute(shell(line), tick, run=task) == f"etl|load|1|4|{at}"
@@ -89,7 +89,7 @@ async def test_an_input_that_is_no_object_fails_and_says_so(run_input: Any) -> N
 
     with pytest.raises(MissingInput, match="must be an object of named values"):
         await main()
-    assert executors().check(work.workflow, work.input) is None
+    assert executors().check(work.run.changed(input=work.input)) is None
 
 
 def test_names_that_cannot_be_variables_are_in_the_file_all_the_same() -> None:

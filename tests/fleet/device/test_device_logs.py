@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.functions import RunStopped
 from asterism.fleet.fleet import Fleet

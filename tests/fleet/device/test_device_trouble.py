@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import DeviceTrouble
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.process_guard import Guard
 from asterism.execution.processes import CommandFailed, Commands, LeaseExpired
 from asterism.fleet.device.executor import DeviceExecutor

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asterism.core.run.run import PROCESSING, REASSIGNING, TERMINAL, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from tests.forked_commands import ForkedProgram
 from tests.process_scenes import PATIENCE, soon

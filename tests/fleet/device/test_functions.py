@@ -16,7 +16,7 @@ from device_jobs import double
 
 from asterism.core.errors import NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.device.functions import CurrentRun, RunStopped
 from tests.fleet.device.device_scenes import Reports, execute, executors
@@ -79,7 +79,17 @@ def test_a_module_is_imported_beside_the_loop(tmp_path: Path, monkeypatch: pytes
 def test_a_function_gets_its_attempt_and_reports_progress() -> None:
     reports = Reports()
     before = (Assignment("d", 1, 0.0, 1.0, "declined"), Assignment("d", 2, 0.0, 1.0, "timeout"))
-    run = Run("r9", "work", 1, 0.0, "test", epoch=3, progress=Progress(4, 7), previous=before)
+    run = Run(
+        "r9",
+        "work",
+        1,
+        0.0,
+        "test",
+        function("device_jobs:reports").work,
+        epoch=3,
+        progress=Progress(4, 7),
+        previous=before,
+    )
     assert execute(function("device_jobs:reports"), reports=reports, run=run) == {
         "id": "r9",
         "epoch": 3,

@@ -66,7 +66,7 @@ class Agent:
         import asyncio, json, os, sys
         from pathlib import Path
         from asterism.core.run.run import Run
-        from asterism.core.run.workflow import Workflow
+        from asterism.core.run.work import Work
         from asterism.fleet.device.executor import DeviceExecutor, RunWork
         from asterism.fleet.device.process_records import ProcessRecords
         from asterism.fleet.policy.device_policy import DevicePolicy
@@ -74,8 +74,8 @@ class Agent:
         async def main():
             made = DeviceExecutor(DevicePolicy.open(), grace=0.1, **{options!r})
             {setting}
-            flow = Workflow("work", shell={line!r}, env={{"NOTED": {str(self.noted)!r}}})
-            work = RunWork(Run("r1", "work", 1, 0.0, "test", epoch=1), flow, {{}}, print, print)
+            terms = Work(shell={line!r}, env={{"NOTED": {str(self.noted)!r}}})
+            work = RunWork(Run("r1", "work", 1, 0.0, "test", terms, epoch=1), {{}}, print, print)
             job = asyncio.create_task(made.execute(work))
             while not made._commands._guard._groups:  # a guard that is killed earlier takes the command with it
                 await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from tests.forked_commands import ForkedProgram
 from tests.process_scenes import PATIENCE

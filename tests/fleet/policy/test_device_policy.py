@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.actions import prepare_command
 from asterism.execution.command_inputs import input_texts
 from asterism.execution.function_modules import load_function
@@ -22,7 +22,7 @@ from asterism.execution.processes import Commands
 from asterism.fleet.device.executor import JudgedAttempt, RunAttempt
 from asterism.fleet.device.run_inputs import fill
 from asterism.fleet.policy.device_policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
-from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell
+from tests.fleet.device.device_scenes import Reports, a_run, check, command, execute, executors, shell
 
 
 def policy(**rules: Any) -> DevicePolicy:
@@ -63,7 +63,7 @@ def test_a_command_is_allowed_by_name_by_path_and_by_pattern(place: Path) -> Non
     words = ("tool", f"{place}/allowed/tool", f"{place}/forbidden/../allowed/tool", f"{place}/many/tool")
     for entry in ("tool", f"{place}/allowed/tool", f"{place}/allowed/*", "to?l", f"{place}/many/tool"):
         allowed = policy(commands=(entry,))
-        assert [allowed.objection(command(word)) for word in words] == [None] * len(words)
+        assert [allowed.objection(a_run(command(word))) for word in words] == [None] * len(words)
     for word in words:
         assert execute(command(word), policy=policy(commands=("tool",))) == "allowed/tool"
 
@@ -98,7 +98,7 @@ def test_a_command_that_is_not_listed_is_refused(place: Path, word: str) -> None
     allowed = policy(commands=("tool", f"{place}/allowed/t*"))
     with pytest.raises(PolicyForbids, match=r"policy.yaml of this device does not allow the command .*'commands'"):
         execute(command(word), policy=allowed)
-    assert "does not allow the command" in (allowed.objection(command(word)) or "")
+    assert "does not allow the command" in (allowed.objection(a_run(command(word))) or "")
     assert check(command(word), policy=allowed) is not None
 
 
@@ -136,7 +136,7 @@ def test_a_program_is_called_by_the_name_that_was_judged(tmp_path: Path) -> None
 def test_a_template_is_judged_after_filling(place: Path) -> None:
     allowed = policy(commands=("tool",))
     flow = command("{program}")
-    assert allowed.objection(flow) is None
+    assert allowed.objection(a_run(flow)) is None
     assert check(flow, {"program": "tool"}, allowed) is None
     assert execute(flow, {"program": "tool"}, allowed) == "allowed/tool"
     for program in ("evil", "../forbidden/evil", f"{place}/forbidden/evil", "sh"):
@@ -152,7 +152,7 @@ def test_a_template_is_judged_after_filling(place: Path) -> None:
 def test_an_allowed_command_that_is_not_here_is_the_devices_lack(place: Path) -> None:
     allowed = policy(commands=("no-such-command-*", "/no/such/place/*"))
     for word in ("no-such-command-anywhere", "/no/such/place/tool"):
-        assert allowed.objection(command(word)) is None
+        assert allowed.objection(a_run(command(word))) is None
         assert "there is no command" in (check(command(word), policy=allowed) or "")
         with pytest.raises(DeviceUnavailable):
             execute(command(word), policy=allowed)
@@ -214,9 +214,9 @@ def test_however_a_word_is_put_together_it_is_judged_as_a_whole(place: Path, dat
     parts = {"a": word[:first], "b": word[first:second], "c": word[second:]}
     allowed = policy(commands=("tool",), environment=("*",))
     work = Reports().work(command("{a}{b}{c}"), parts)
-    resolved = fill(work.workflow, parts, Mask())
+    resolved = fill(work.run.work, parts, Mask())
     with pytest.raises(PolicyForbids):
-        prepare_command(JudgedAttempt(work.workflow, resolved, Commands(), allowed), input_texts(resolved.inputs))
+        prepare_command(JudgedAttempt(work.run, resolved, Commands(), allowed), input_texts(resolved.inputs))
 
 
 # -- shell, workflows --------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_shell_lines_are_allowed_or_not() -> None:
 def test_workflows_are_told_apart_by_name() -> None:
     allowed = policy(shell=True, workflows=("media-*", "backup"))
     for name, fine in (("media-a", True), ("backup", True), ("backup2", False), ("xmedia-a", False), ("media", False)):
-        objection = allowed.objection(Workflow(name, shell="true"))
+        objection = allowed.objection(a_run(Workflow(name, shell="true")))
         assert (objection is None) is fine
         if not fine:
             with pytest.raises(PolicyForbids):
@@ -241,14 +241,14 @@ def test_workflows_are_told_apart_by_name() -> None:
 
 def test_everything_that_is_in_the_way_is_said_at_once() -> None:
     flow = Workflow("other", shell="true", cwd="/etc", env={"LD_PRELOAD": "x", "T": {"secret": "KEY"}})
-    objection = policy(workflows=("mine",)).objection(flow) or ""
+    objection = policy(workflows=("mine",)).objection(a_run(flow)) or ""
     for words in ("the workflow 'other'", "shell lines", "directory '/etc'", "set 'LD_PRELOAD', 'T'", "secret 'KEY'"):
         assert words in objection
 
 
 def test_without_a_policy_everything_is_allowed(tmp_path: Path) -> None:
     flow = shell('echo "$PWD $X"', cwd=str(tmp_path), env={"X": "1"})
-    assert DevicePolicy.open().objection(flow) is None
+    assert DevicePolicy.open().objection(a_run(flow)) is None
     assert check(flow) is None
     assert execute(flow) == f"{tmp_path} 1"
 
@@ -264,7 +264,7 @@ def test_a_command_runs_in_an_allowed_directory_or_below_it(place: Path) -> None
     for cwd in (f"{place}", f"{place}/forbidden", f"{place}/allowed/sub", f"{place}/allowed/../forbidden", "/", "."):
         with pytest.raises(PolicyForbids, match="does not allow the directory"):
             execute(command("pwd", cwd=cwd), policy=allowed)
-        assert "does not allow the directory" in (allowed.objection(command("pwd", cwd=cwd)) or "")
+        assert "does not allow the directory" in (allowed.objection(a_run(command("pwd", cwd=cwd))) or "")
 
 
 def test_a_directory_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_secret_that_is_not_listed_is_not_read(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(PolicyForbids, match=f"to read the secret '{name}'"):
             execute(command("echo", "{t}"), {"t": {"secret": name}}, allowed)
         flow = Workflow("w", http={"url": "http://x/", "headers": {"A": {"secret": name}}})
-        assert f"the secret '{name}'" in (allowed.objection(flow) or "")
+        assert f"the secret '{name}'" in (allowed.objection(a_run(flow)) or "")
 
 
 VALUES = st.sampled_from(["1", "", "x y"]) | st.integers() | st.builds(dict)
@@ -383,7 +383,7 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
     work = Reports().work(command("true", env=variables), inputs)
     device = executors(allowed)
     try:
-        resolved = fill(work.workflow, inputs, Mask())
+        resolved = fill(work.run.work, inputs, Mask())
         texts = input_texts(resolved.inputs)
         environment = prepare_command(RunAttempt(device, work, resolved, None), texts).environment
     except PolicyForbids:
@@ -406,7 +406,7 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
 def test_functions_are_allowed_by_path_and_by_pattern() -> None:
     for entry in ("device_jobs:double", "device_jobs:*", "device_*:d*", "*:*"):
         flow = Workflow("w", call="device_jobs:double")
-        assert policy(callables=(entry,)).objection(flow) is None
+        assert policy(callables=(entry,)).objection(a_run(flow)) is None
         assert execute(flow, {"n": 2}, policy(callables=(entry,))) == 4
 
 
@@ -431,7 +431,7 @@ def test_nothing_is_imported_before_it_is_allowed(tmp_path: Path, monkeypatch: p
     flow = Workflow("w", call="imported_by_mistake:f")
     with pytest.raises(PolicyForbids):
         execute(flow, policy=policy(callables=("device_jobs:*",)))
-    assert "does not allow the function" in (policy().objection(flow) or "")
+    assert "does not allow the function" in (policy().objection(a_run(flow)) or "")
 
 
 def test_a_function_without_a_path_cannot_be_allowed() -> None:

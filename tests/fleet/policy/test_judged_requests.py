@@ -15,13 +15,13 @@ import pytest
 
 from asterism.core.errors import AsterismError, NotJson, TooLarge
 from asterism.core.json_values import SizeLimit
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.execution.http_requests import NoAnswer, RequestFailed
 from asterism.execution.task_inputs import MissingInput
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.settings import value_limit
-from tests.fleet.device.device_scenes import Reports, check, execute, executors
+from tests.fleet.device.device_scenes import Reports, a_run, check, execute, executors
 from tests.process_scenes import soon_async
 
 
@@ -181,7 +181,7 @@ def test_a_host_that_is_not_listed_is_never_asked(server: Any) -> None:
     assert execute(request(server.url), policy=allowed)["path"] == "/"
     server.asked.clear()
     for url in (f"http://localhost:{server.port}/", f"http://127.1.1.1:{server.port}/", "http://127.0.0.1:1/"):
-        assert "does not allow requests to" in (allowed.objection(request(url)) or "")
+        assert "does not allow requests to" in (allowed.objection(a_run(request(url))) or "")
         with pytest.raises(PolicyForbids) as caught:
             execute(request(url), policy=allowed)
         assert not caught.value.begun
@@ -193,7 +193,7 @@ def test_a_host_that_is_not_listed_is_never_asked(server: Any) -> None:
 def test_a_host_from_an_input_is_judged_when_filled_in(server: Any) -> None:
     allowed = only(f"127.0.0.1:{server.port}")
     flow = request(f"http://{{host}}:{server.port}/")
-    assert allowed.objection(flow) is None
+    assert allowed.objection(a_run(flow)) is None
     assert check(flow, {"host": "127.0.0.1"}, allowed) is None
     assert execute(flow, {"host": "127.0.0.1"}, allowed)["path"] == "/"
     server.asked.clear()
@@ -224,7 +224,7 @@ def test_a_request_has_no_host_header_of_its_own(server: Any) -> None:
     allowed = only(f"127.0.0.1:{server.port}")
     for name in ("Host", "host", " HOST "):
         flow = request(server.url, headers={name: "internal.example.org"})
-        assert "a 'Host' of its own" in (allowed.objection(flow) or "")
+        assert "a 'Host' of its own" in (allowed.objection(a_run(flow)) or "")
         assert "a 'Host' of its own" in (check(flow, policy=allowed) or "")
         with pytest.raises(PolicyForbids):
             execute(flow, policy=allowed)
@@ -235,5 +235,5 @@ def test_a_device_without_httpx_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     from asterism.fleet.device import executor
 
     monkeypatch.setattr(executor, "find_spec", lambda name: None)
-    assert "need httpx on this device" in (executors().objection(request("http://x/")) or "")
-    assert executors().objection(Workflow("w", shell="true")) is None
+    assert "need httpx on this device" in (executors().objection(a_run(request("http://x/"))) or "")
+    assert executors().objection(a_run(Workflow("w", shell="true"))) is None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asterism.core.run.run import COMPLETED, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.store_errors import StoreUnavailable
 from tests.laboratory.chaos.fire import TERMS, Fire, problems

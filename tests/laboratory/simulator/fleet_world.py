@@ -19,7 +19,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.limits import SERIES_LIMIT, Limit, Rate, limit_for, uses_of
 from asterism.core.record import replace
 from asterism.core.run.run import Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.core.schedule.schedule import OVERLAP
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.device_connection import DeviceAccess

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import DeviceTrouble
 from asterism.core.run.run import Progress, Run
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import RunWork
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutRun, TakeRequest, Watch, Write
 from asterism.store.store_errors import StoreUnavailable
@@ -106,13 +105,13 @@ class SimExecutor:
     def __init__(self, machine: Machine, checker: Checker, chance: random.Random) -> None:
         self._machine, self._checker, self._chance = machine, checker, chance
 
-    def objection(self, workflow: Workflow) -> str | None:
+    def objection(self, run: Run) -> str | None:
         return None
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
+    def check(self, run: Run) -> str | None:
         return None
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
+    def judges_each(self, run: Run) -> bool:
         return True
 
     async def execute(self, work: RunWork) -> Any:

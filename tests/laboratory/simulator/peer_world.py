@@ -23,7 +23,7 @@ from typing import Any
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.merge import is_forgotten, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange, PeerUnreachable

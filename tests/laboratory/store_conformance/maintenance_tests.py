@@ -321,7 +321,7 @@ async def _filled(store: Store) -> None:
         transitions.cancel(held_by(a_run(5), kitchen), 60.0, "ann"),
         transitions.pause(held_by(a_run(6), kitchen), 60.0, "ann: for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
-        transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "no heartbeat arrived"),
+        transitions.lose(held_by(a_run(8), kitchen), 80.0, "no heartbeat arrived"),
         transitions.cancel(held_by(a_run(9, series="x").changed(admitted=True), kitchen), 60.0, "ann"),
     )
     await store.commit([PutRegister("a", {"x": 1}, None)])
@@ -725,11 +725,6 @@ class FeedTests(StoreTests):
         assert await feed.copies(PEER, 0) == []
         assert ids(await feed.copies(PEER, 10, "r0000")) == ["r0001"]
         assert await feed.copies(PEER, 10, "r0001") == []
-
-    async def test_the_kinds_of_all_runs_are_listed(self, store: Store, feed: ChangeFeed) -> None:
-        assert await feed.kinds() == set()
-        await store.commit([copy(1), PutRun(a_run(2), None)])
-        assert await feed.kinds() == {a_run(1).kind}
 
     async def test_each_write_of_a_session_abroad_counts_as_its_heartbeat(self, store: Store, feed: ChangeFeed) -> None:
         await joined(store, _ABROAD)

@@ -19,7 +19,6 @@ from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import CREATED, OWNED, REASSIGNING, TERMINAL, Grant, Progress, Run
 from asterism.core.run.session import ENDED, OPEN, REPLACED, Session
-from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import (
     ExpectRegister,
@@ -40,18 +39,19 @@ PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
 
 _FLOWS = [replace(FLOW, losses=1, rounds=2, retries=1), replace(FLOW, name="index", version=2, losses=0, retries=0)]
+_KINDS = tuple(f"{flow.name}@{flow.work.digest}" for flow in _FLOWS)
 _DEVICES = ("kitchen", "garage", "attic")
 _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
-    lambda run, grant, session, now: transitions.assign(run, session.owner, _flow(run), by="x", now=now),
-    lambda run, grant, session, now: transitions.take(run, session.owner, _flow(run), now),
-    lambda run, grant, session, now: transitions.claim(run, grant, _flow(run), now),
+    lambda run, grant, session, now: transitions.assign(run, session.owner, by="x", now=now),
+    lambda run, grant, session, now: transitions.take(run, session.owner, now),
+    lambda run, grant, session, now: transitions.claim(run, grant, now),
     lambda run, grant, session, now: transitions.start(run, grant, now),
     lambda run, grant, session, now: transitions.complete(run, grant, {"at": now}, now),
-    lambda run, grant, session, now: transitions.fail(run, grant, "it failed", _flow(run), now),
+    lambda run, grant, session, now: transitions.fail(run, grant, "it failed", now),
     lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
     lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
-    lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "no heartbeat arrived"),
-    lambda run, grant, session, now: transitions.offer_again(run, _flow(run), now),
+    lambda run, grant, session, now: transitions.lose(run, now, "no heartbeat arrived"),
+    lambda run, grant, session, now: transitions.offer_again(run, now),
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
     lambda run, grant, session, now: transitions.resume(run, now, "x"),
@@ -68,10 +68,6 @@ _CRITERIA: list[dict[str, Any]] = [
     {"workflow": "index"},
     {"key": "k1"},
 ]
-
-
-def _flow(run: Run) -> Workflow:
-    return next(flow for flow in _FLOWS if flow.name == run.workflow)
 
 
 def _described(write: Write) -> str:
@@ -227,7 +223,7 @@ class Pair:
     async def take(self) -> None:
         """A device takes runs, works on them, and reports."""
         session, now = await self._session(), self._now + self._one(0.0, 100.0)
-        unable = self._one((), (), ("index@2",), ("index@2", "transcode@1"))
+        unable = self._one((), (), _KINDS[1:], _KINDS)
         above = self._one(None, None, -1, 0)
         asked = offer(session.device, self._one(3, 1, 2, 0), above=above, not_kinds=frozenset(unable), now=now)
         unwanted = self._one("", "", "3", "2")
@@ -236,7 +232,7 @@ class Pair:
         def step(run: Run) -> Run | None:
             if unwanted and unwanted in run.id:
                 return None
-            return transitions.take(run, session.owner, _flow(run), now)
+            return transitions.take(run, session.owner, now)
 
         actual, expected = await self._both(lambda store: store.take(asked, step))
         assert actual == expected

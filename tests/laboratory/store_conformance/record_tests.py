@@ -413,14 +413,14 @@ class ValueTests(StoreTests):
             assert await store.find(Query(key=name)) == [run]
             assert await store.find(Query(workflow=name)) == [run, waiting]
             assert await store.find(Query(series=name)) == [waiting]
-            [taken] = await store.take(offer(name), taking(session, flow))
+            [taken] = await store.take(offer(name), taking(session))
             assert taken.id == run.id
             assert await store.find(Query(session=session.id)) == await store.find(Query(device=name)) == [taken]
             assert [held.run for held in (await store.heartbeat(session.id, {}, [])).held] == [run.id]
             await store.commit([PutRegister(f"of {name}", 1, None)])
             assert [register.key for register in await store.registers(f"of {name}")] == [f"of {name}"]
-            assert await store.take(offer(name), taking(session, flow)) == []
-            assert await store.take(offer("z", not_kinds=frozenset({f"{name}@1"})), taking(session, flow)) == []
+            assert await store.take(offer(name), taking(session)) == []
+            assert await store.take(offer("z", not_kinds=frozenset({waiting.kind})), taking(session)) == []
             await store.commit([after(waiting, transitions.cancel(waiting, 4.0, name))])
 
     async def test_names_may_be_very_long(self, store: Store) -> None:

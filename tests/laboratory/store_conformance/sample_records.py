@@ -21,7 +21,7 @@ from asterism.core.record import replace
 from asterism.core.run import transitions
 from asterism.core.run.run import Grant, Owner, Progress, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.protocol import (
     Notice,
     PutRun,
@@ -39,6 +39,9 @@ TIMEOUT = 64.0
 """A timeout whose sum with any time of this century is exact, in whatever order an engine adds."""
 
 FLOW = Workflow("transcode", argv=("true",), version=1, heartbeat=30.0, heartbeat_timeout=TIMEOUT, retries=2)
+KIND = f"{FLOW.name}@{FLOW.work.digest}"
+"""The kind of its runs."""
+
 LATER = 1e6
 """A time at which every run made here may be taken; all are created in the first hours of 1970."""
 
@@ -58,22 +61,22 @@ def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> 
     return Session(name, device, 1.0, **{"timeout": TIMEOUT, **more})
 
 
-def taking(session: Session, flow: Workflow = FLOW) -> Callable[[Run], Run | None]:
+def taking(session: Session) -> Callable[[Run], Run | None]:
     """Return a step by which the device of ``session`` takes every run."""
-    return lambda run: transitions.take(run, session.owner, flow, LATER)
+    return lambda run: transitions.take(run, session.owner, LATER)
 
 
 def offer(device: str = "kitchen", limit: int = 10, **more: Any) -> TakeRequest:
     return TakeRequest(device, **{"not_kinds": frozenset(), "now": LATER, "limit": limit, **more})
 
 
-def held_by(run: Run, session: Session, flow: Workflow = FLOW, now: float = 50.0) -> Run:
+def held_by(run: Run, session: Session, now: float = 50.0) -> Run:
     """Return the run as claimed by the device of ``session``."""
-    return transitions.take(run, session.owner, flow, now)
+    return transitions.take(run, session.owner, now)
 
 
 def assigned_to(run: Run, session: Session, now: float = 50.0) -> Run:
-    return transitions.assign(run, session.owner, FLOW, by="coordinator", now=now, scores={session.device: 62.5})
+    return transitions.assign(run, session.owner, by="coordinator", now=now, scores={session.device: 62.5})
 
 
 def grant_of(run: Run) -> Grant:
@@ -291,6 +294,7 @@ WORKFLOWS = st.builds(
     Workflow,
     st.sampled_from(["transcode", "index", "größer", "a b"]),
     argv=st.just(("true",)),
+    description=TEXTS,
     version=st.integers(0, 3),
     retries=st.integers(0, 2),
     losses=st.integers(0, 2),
@@ -301,7 +305,7 @@ WORKFLOWS = st.builds(
     backoff=st.floats(0.001, 10),
 )
 
-Step = Callable[[Run, Workflow, float], Run]
+Step = Callable[[Run, float], Run]
 
 
 def _grant(run: Run) -> Grant:
@@ -309,44 +313,44 @@ def _grant(run: Run) -> Grant:
 
 
 def _assign(owner: Owner, by: str, scores: dict[str, float]) -> Step:
-    return lambda run, flow, now: transitions.assign(run, owner, flow, by=by, now=now, scores=scores)
+    return lambda run, now: transitions.assign(run, owner, by=by, now=now, scores=scores)
 
 
 def _take(owner: Owner, score: float | None) -> Step:
     scores = {} if score is None else {owner.device: score}
-    return lambda run, flow, now: transitions.take(run, owner, flow, now, scores=scores)
+    return lambda run, now: transitions.take(run, owner, now, scores=scores)
 
 
 def _fail(words: str, final: bool) -> Step:
-    return lambda run, flow, now: transitions.fail(run, _grant(run), words, flow, now, final=final)
+    return lambda run, now: transitions.fail(run, _grant(run), words, now, final=final)
 
 
 def _decline(words: str, full: bool) -> Step:
-    return lambda run, flow, now: transitions.decline(run, _grant(run), words, now, for_now=full)
+    return lambda run, now: transitions.decline(run, _grant(run), words, now, for_now=full)
 
 
 def _release(reason: str, words: str, progress: Progress | None) -> Step:
-    return lambda run, flow, now: transitions.release(run, _grant(run), reason, words, now, progress)
+    return lambda run, now: transitions.release(run, _grant(run), reason, words, now, progress)
 
 
-_CLAIM: Step = lambda run, flow, now: transitions.claim(run, _grant(run), flow, now)  # noqa: E731
-_START: Step = lambda run, flow, now: transitions.start(run, _grant(run), now)  # noqa: E731
-_NEXT_ROUND: Step = lambda run, flow, now: transitions.offer_again(run, flow, now)  # noqa: E731
+_CLAIM: Step = lambda run, now: transitions.claim(run, _grant(run), now)  # noqa: E731
+_START: Step = lambda run, now: transitions.start(run, _grant(run), now)  # noqa: E731
+_NEXT_ROUND: Step = lambda run, now: transitions.offer_again(run, now)  # noqa: E731
 _PROGRESS = st.none() | st.builds(Progress, st.integers(0, 9), st.none() | st.integers(0, 9))
 
 STEPS: st.SearchStrategy[Step] = st.one_of(
     st.sampled_from([_CLAIM, _START, _NEXT_ROUND]),
     st.builds(_assign, OWNERS, _DEVICE, st.dictionaries(_DEVICE, st.floats(0, 100), max_size=2)),
     st.builds(_take, OWNERS, st.none() | st.floats(0, 100)),
-    DOCUMENTS.map(lambda output: lambda run, flow, now: transitions.complete(run, _grant(run), output, now)),
+    DOCUMENTS.map(lambda output: lambda run, now: transitions.complete(run, _grant(run), output, now)),
     st.builds(_fail, TEXTS, st.booleans()),
     st.builds(_decline, TEXTS, st.booleans()),
     st.builds(_release, st.sampled_from(["released", "preempted", "conflict"]), TEXTS, _PROGRESS),
-    TEXTS.map(lambda words: lambda run, flow, now: transitions.lose(run, flow, now, words)),
-    TEXTS.map(lambda words: lambda run, flow, now: transitions.give_up(run, now, words)),
-    TEXTS.map(lambda by: lambda run, flow, now: transitions.cancel(run, now, by)),
-    st.builds(lambda by: lambda run, flow, now: transitions.pause(run, now, by), TEXTS),
-    TEXTS.map(lambda by: lambda run, flow, now: transitions.resume(run, now, by)),
+    TEXTS.map(lambda words: lambda run, now: transitions.lose(run, now, words)),
+    TEXTS.map(lambda words: lambda run, now: transitions.give_up(run, now, words)),
+    TEXTS.map(lambda by: lambda run, now: transitions.cancel(run, now, by)),
+    st.builds(lambda by: lambda run, now: transitions.pause(run, now, by), TEXTS),
+    TEXTS.map(lambda by: lambda run, now: transitions.resume(run, now, by)),
 )
 """Steps of a run. The core refuses those that its status does not allow."""
 
@@ -375,7 +379,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
     for step in [*usual[: draw(st.integers(0, 3))], *draw(st.lists(STEPS, max_size=8))]:
         now += draw(st.floats(0, 100))
         try:
-            run = step(run.changed(admitted=run.uses is not None), flow, now).changed(admitted=False)
+            run = step(run.changed(admitted=run.uses is not None), now).changed(admitted=False)
         except RunRefused:
             continue
         if run != history[-1]:

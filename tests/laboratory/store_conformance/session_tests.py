@@ -27,7 +27,6 @@ from asterism.store.protocol import (
     for_device,
 )
 from tests.laboratory.store_conformance.sample_records import (
-    FLOW,
     WAKE_TIMEOUT,
     StoreTests,
     a_run,
@@ -207,7 +206,7 @@ class HeartbeatTests(StoreTests):
             run = held_by(a_run(number), session)
             await added(store, run)
             revision = (await session_in(store, session.id)).revision
-            lost = transitions.lose(run, FLOW, 500.0, "no heartbeat arrived")
+            lost = transitions.lose(run, 500.0, "no heartbeat arrived")
 
             beat = store.heartbeat(session.id, {}, [])
             losing = other.commit([after(run, lost), ExpectSession(session.id, revision)])

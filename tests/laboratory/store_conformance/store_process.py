@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Store, TakeRequest
 from asterism.store.store_errors import Conflict
 
@@ -64,7 +64,7 @@ async def work(store: Store, name: str) -> None:
     await store.commit([PutSession(session, None)])
     offer = TakeRequest(name, frozenset(), 100.0, 2)
     while await store.waiting():
-        for run in await store.take(offer, lambda run: transitions.take(run, session.owner, FLOW, 100.0)):
+        for run in await store.take(offer, lambda run: transitions.take(run, session.owner, 100.0)):
             grant = run.grant
             assert grant is not None
             begun = transitions.start(run, grant, 101.0)

@@ -22,12 +22,10 @@ from asterism.base.text import masked_url, masked_urls
 from asterism.core.json_values import plain_json
 from asterism.core.limits import SERIES, uses_of
 from asterism.core.record import asdict, encode
-from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
 from asterism.core.run.session import OPEN, PATH, REACHABLE_STATES, RESTING, Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.audit_log import AuditFilter, is_place
-from asterism.fleet.fleet import Fleet, UnknownDevice
+from asterism.fleet.fleet import Fleet, UnknownDevice, new_run
 from asterism.fleet.joinable_devices import state_of
 from asterism.fleet.run_queries import AmbiguousRun, CancelledCount, find_run, take_snapshot
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
@@ -281,13 +279,14 @@ async def revoke_device(system: LocalSystem, request: declared.ChangeDevice) -> 
 async def score_devices(system: LocalSystem, request: declared.ScoreDevices) -> documents.DeviceScores:
     fleet = system.fleet
     run = await _run_or_workflow(fleet, request.subject)
-    flow = await (fleet.workflows.get(run.workflow, run.version) if run else fleet.workflows.find(request.subject))
+    sample = run or new_run(fleet, await fleet.workflows.find(request.subject), {})
     return document_of(
         documents.DeviceScores,
-        flow,
-        workflow=flow.name,
+        sample.work,
+        workflow=sample.workflow,
+        version=sample.version,
         run=None if run is None else run.id,
-        devices=await device_scores(fleet, flow, run),
+        devices=await device_scores(fleet, sample),
         assignment=None if run is None else dict(run.scores),
         assigned_to=None if run is None else run.device,
         epoch=None if run is None else run.epoch,
@@ -306,16 +305,15 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
     return None
 
 
-async def device_scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[documents.DeviceScore]:
-    """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
-    sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
+async def device_scores(fleet: Fleet, run: Run) -> list[documents.DeviceScore]:
+    """The devices for a run: candidates first, the best at the top."""
     placer = await fleet.placer(fresh=True)
-    choice = placer.choose(sample, workflow)
+    choice = placer.choose(run)
     chosen = choice.owner.device if choice.owner is not None else None
     scores = []
     for session in [session for session in placer.sessions.values() if not session.only_runs_plan]:
         refusal = choice.refused.get(session.device)
-        parts = placer.score_parts(session, workflow) if refusal is None else None
+        parts = placer.score_parts(session, run.work) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else None)
         scores.append(_score(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():

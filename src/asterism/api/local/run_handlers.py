@@ -32,7 +32,7 @@ from asterism.core.record import asdict
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, PROCESSING, TERMINAL, UNOWNED, Run
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.transitions import attempts_of, waiting_time, work_time
-from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.core.run.work import DEFAULTS, Workflow
 from asterism.fleet import sent_events, stored_limits
 from asterism.fleet.bulk_creation import (
     BulkCreation,
@@ -46,7 +46,7 @@ from asterism.fleet.run_queries import RunList, UnknownBatch, find_run, labels_o
 from asterism.fleet.run_queries import list_runs as find_runs
 from asterism.fleet.sent_events import SentEvent
 from asterism.fleet.stored_limits import LimitNotSet, StoredLimits, read_stored_limits
-from asterism.fleet.workflows import WorkflowInUse, check_input, input_names
+from asterism.fleet.workflows import UnknownWorkflow, WorkflowInUse, check_input, input_names
 from asterism.peers.registry import PeerRegistry
 from asterism.peers.takeover import held_runs
 from asterism.store.protocol import BatchPart, Notice, Query, Store, feed_of, has_feed
@@ -92,7 +92,7 @@ async def run_document(fleet: Fleet, run: Run) -> documents.Run:
 
 async def _run_fields(fleet: Fleet, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """The fields of documents of runs that their records do not have, or in another form."""
-    masks = await masks_of(fleet, runs)
+    masks = masks_of(runs)
     open_runs = [run for run in runs if not run.ended]
     held = await held_runs(fleet.store, [run.id for run in open_runs]) if open_runs else {}
     begun = [run.id for run in open_runs if run.started_at is not None]  # the others have no report of their epoch
@@ -256,13 +256,13 @@ async def run_advice(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
 
 async def _device_advice(fleet: Fleet, run: Run) -> list[str]:
     """How to get a device that can execute a run."""
-    flow = await fleet.workflows.get(run.workflow, run.version)
+    work = run.work
     name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
-    can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs - action_needs(flow)))
-    can += " --agent COMMAND" if flow.agent is not None else ""
+    can = "".join(f" --can {shlex.quote(need)}" for need in sorted(work.needs - action_needs(work)))
+    can += " --agent COMMAND" if work.agent is not None else ""
     lines = [f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}"]
     lines += [
-        f"It has to have the plug-in {name!r}: asterism plugins lists its plug-ins" for name in plugins_in(flow.needs)
+        f"It has to have the plug-in {name!r}: asterism plugins lists its plug-ins" for name in plugins_in(work.needs)
     ]
     called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
     if called:
@@ -275,7 +275,7 @@ async def read_output(system: LocalSystem, request: declared.OneRun) -> document
     run = await find_run(system.fleet, request.run)
     if not run.ended or run.error is not None:
         raise RequestRefused(409, f"run {run.id} is {run.reported_status}: it has no output")
-    masks = await masks_of(system.fleet, [run])
+    masks = masks_of([run])
     return documents.RunOutput(run=run.id, output=masks[run.id].result(await system.fleet.output(run)))
 
 
@@ -532,7 +532,7 @@ async def _rate(fleet: Fleet, batch: documents.Batch, now: float) -> float | Non
 async def _failures(fleet: Fleet, batch: str) -> list[documents.FailedRun]:
     """The newest runs that failed, with the last lines that they printed."""
     runs = (await find_runs(fleet, Query(batch=batch), MOST_FAILURES, statuses=["failed"])).runs
-    labels = await labels_of(fleet, runs)
+    labels = labels_of(runs)
     return [
         document_of(documents.FailedRun, run, label=labels[run.id], tail=await _last_lines(fleet, run)) for run in runs
     ]
@@ -550,8 +550,8 @@ async def read_batch_results(
     runs = await fleet.store.find(Query(batch=request.batch, statuses=TERMINAL, after=request.after, limit=limit + 1))
     if not runs and request.after is None:
         await _find_batch(fleet, request.batch)
-    masks = await masks_of(fleet, runs)
-    labels = await labels_of(fleet, runs, masks)
+    masks = masks_of(runs)
+    labels = labels_of(runs, masks)
     items: list[documents.BatchResult] = []
     size = 0
     for run in runs[:limit]:
@@ -616,7 +616,10 @@ async def show_workflow(system: LocalSystem, request: declared.OneWorkflow) -> d
 
 async def add_workflow(system: LocalSystem, request: declared.AddWorkflow) -> documents.AddedWorkflow:
     workflows, wanted = system.fleet.workflows, Workflow.from_json(request.workflow)
-    before = await workflows.latest_version(wanted.name)
+    try:
+        before = (await workflows.latest(wanted.name)).version
+    except UnknownWorkflow:
+        before = 0
     flow = await workflows.add(wanted)
     await system.leave_reason(f"added workflow {flow.name}@{flow.version}", request.reason)
     return documents.AddedWorkflow(**_fields(flow), added=flow.version != before)
@@ -726,7 +729,7 @@ async def _users(
     fleet: Fleet, limit: Limit, stored: StoredLimits, groups: Iterable[LimitedRuns]
 ) -> list[documents.LimitUser]:
     users = await stored_limits.users(fleet.store, stored, groups, MOST_NAMED)
-    labels = await labels_of(fleet, [user for user in users if isinstance(user, Run)])
+    labels = labels_of([user for user in users if isinstance(user, Run)])
     documents_of_users = []
     for user in users:
         uses = {name: uses_of(user.uses)[name] for name in _names(limit, stored, user.uses)}

@@ -30,9 +30,9 @@ from asterism.cli.cli_context import format_clock, print_json, run_interruptible
 from asterism.cli.editor_options import allow_imports, find_device_policy
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import JsonObject
+from asterism.core.run.run import Run
 from asterism.core.run.session import DEFAULT_TIMEOUT
 from asterism.core.run.transitions import attempt_of
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.device_connection import DeviceAccess
@@ -300,14 +300,14 @@ class LoggingExecutor:
         self._executor, self._stopping = executor, stopping
         self.started = 0
 
-    def objection(self, workflow: Workflow) -> str | None:
-        return self._executor.objection(workflow)
+    def objection(self, run: Run) -> str | None:
+        return self._executor.objection(run)
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
-        return self._executor.check(workflow, run_input)
+    def check(self, run: Run) -> str | None:
+        return self._executor.check(run)
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
-        return self._executor.judges_each(workflow, run_input)
+    def judges_each(self, run: Run) -> bool:
+        return self._executor.judges_each(run)
 
     async def probe(self) -> None:
         await self._executor.probe()

@@ -19,7 +19,7 @@ from asterism.cli.run.run_views import RUN_TABLE
 from asterism.cli.tables import Cell, Column, TimedTable, fact_lines, table_of
 from asterism.core.plan.task import plugin_text
 from asterism.core.record import asdict
-from asterism.core.run.workflow import DEFAULTS
+from asterism.core.run.work import DEFAULTS
 
 GONE = ("left", "replaced", "revoked")
 """The states of devices that are not there any more."""

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from asterism.api.documents import EditOutcome, PlanFile, PlanState
     from asterism.api.system import System
     from asterism.cli.plan.plan_execution import WatchedOrchestrator
-    from asterism.core.run.workflow import Workflow
+    from asterism.core.run.work import Workflow
     from asterism.fleet.fleet import Fleet
     from asterism.models.planner import PlanDraft
 

@@ -30,7 +30,7 @@ from asterism.cli.cli_context import note
 from asterism.core.errors import AsterismError, describe_value
 from asterism.core.json_values import JsonObject
 from asterism.core.run.run_label import TextTemplate, key_template
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Workflow
 from asterism.fleet.bulk_creation import InvalidInput
 from asterism.store.store_errors import StoreError
 

@@ -31,9 +31,8 @@ from asterism.cli.cli_context import (
 from asterism.cli.csv_table import csv_text
 from asterism.cli.option_types import Function, duration, number_option, object_option, option
 from asterism.core.json_values import JsonObject
-from asterism.core.run.run import KEEP_RULES
 from asterism.core.run.run_label import TextTemplate, tidy_label
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import KEEP_RULES, Workflow
 
 if TYPE_CHECKING:
     from asterism.api.documents import BatchResult, BulkOutcome, Page, Run

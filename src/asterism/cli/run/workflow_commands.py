@@ -28,12 +28,11 @@ from asterism.cli.option_types import (
     words,
 )
 from asterism.core.json_values import JsonObject
-from asterism.core.run.placement import STRATEGIES
-from asterism.core.run.run import KEEP_RULES
+from asterism.core.run.work import KEEP_RULES, STRATEGY_NAMES
 
 if TYPE_CHECKING:
     from asterism.api.system import System
-    from asterism.core.run.workflow import Workflow
+    from asterism.core.run.work import Workflow
 
 
 @click.group(cls=CommandGroup)
@@ -63,7 +62,7 @@ _workflow_options = options(
     option("--device NAME", "Run it on this device only."),
     option("--requires EXPR", "Condition on a device's profile, in CEL."),
     option("--prefers EXPR", "Which devices to prefer, in CEL."),
-    option("--strategy", "How to choose a device; default: score.", type=click.Choice(list(STRATEGIES))),
+    option("--strategy", "How to choose a device; default: score.", type=click.Choice(STRATEGY_NAMES)),
     option("--orchestration", "Prefer the coordinator."),
     number_option("--priority", help="Priority of its runs; higher goes first; default: 0."),
     option(
@@ -138,7 +137,7 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 def _made(name: str, fields: dict[str, Any]) -> Workflow:
     from asterism.base import expressions
     from asterism.base.text import request_url_problem
-    from asterism.core.run.workflow import Workflow, ambiguous_timeout
+    from asterism.core.run.work import Workflow, ambiguous_timeout
 
     ambiguous = ambiguous_timeout(fields)
     if ambiguous is not None:

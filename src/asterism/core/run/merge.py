@@ -57,7 +57,6 @@ from asterism.core.run.run import (
     ASSIGNED,
     CLAIMED,
     COMPLETED,
-    KEEP_RULES,
     OWNED,
     PROCESSING,
     Assignment,
@@ -65,6 +64,7 @@ from asterism.core.run.run import (
     Superseded,
 )
 from asterism.core.run.transitions import FORGOTTEN
+from asterism.core.run.work import KEEP_RULES
 
 _NAMES = Run.__struct_fields__
 FIXED = tuple(name for name in _NAMES[: _NAMES.index("revision")] if name != "priority")

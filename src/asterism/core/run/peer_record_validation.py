@@ -20,7 +20,6 @@ from asterism.core.run.run import (
     COMPLETED,
     CREATED,
     FAILED,
-    KEEP_RULES,
     MAX_EPOCHS,
     OWNED,
     PROCESSING,
@@ -32,6 +31,7 @@ from asterism.core.run.run import (
     RunStatus,
     Superseded,
 )
+from asterism.core.run.work import KEEP_RULES, Work
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -142,6 +142,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _id,
     "workflow": _name,
     "version": _number,
+    "work": lambda value: isinstance(value, Work),
     "created_at": _time,
     "created_by": _text,
     "input": lambda value: isinstance(value, Mapping),
@@ -151,7 +152,6 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "pinned": _optional(_name),
     "retry_of": _optional(_id),
     "keep": lambda value: value in KEEP_RULES,
-    "timeout": lambda value: _time(value) and value > 0,
     "label": _optional(_name),
     "traceparent": _optional(_traceparent),
     "uses": _optional(_uses),

@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from asterism.core.plan.task import PLUGIN_NEED, Lane, plugins_in
 from asterism.core.record import Record, Struct
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import ABROAD, OPEN, Session, election_ranks
-
-if TYPE_CHECKING:
-    from asterism.core.run.workflow import Workflow  # which checks its strategy with STRATEGIES
+from asterism.core.run.work import Work
 
 
 class Weights(Record):
@@ -183,32 +181,31 @@ class Placer:
         self._candidates: dict[str, Candidate] = {}
         self._scores: dict[_Capabilities, dict[str, float]] = {}
 
-    def refusal_reason(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+    def refusal_reason(self, session: Session, run: Run) -> str | None:
         """Why a device is not a candidate for a run; None if it is one."""
-        return self._mismatch(session, run, workflow) or resting_reason(session.resting)
+        return self._mismatch(session, run) or resting_reason(session.resting)
 
-    def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
+    def waits_for(self, session: Session, run: Run) -> bool:
         """Whether a device would be a candidate if it did not rest and its circuit breaker were closed."""
         away = session.resting is not None or session.suspended is not None
-        return away and self._mismatch(session.resumed(), run, workflow) is None
+        return away and self._mismatch(session.resumed(), run) is None
 
-    def rule_refusal(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+    def rule_refusal(self, session: Session, run: Run) -> str | None:
         """Why a device that could execute a run refuses it by its own rule; None if it accepts it, or could not."""
         if session.accepts is None or session.resting is not None:
             return None
         names = self._names_of(session)
-        if _unfit_reason(session, run, workflow, names, self._evaluate) is not None:
+        if _unfit_reason(session, run, names, self._evaluate) is not None:
             return None
         return _rule_reason(session, run, names, self._evaluate)
 
-    def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
-        judged = workflow.requires is not None or session.accepts is not None
-        return mismatch_reason(session, run, workflow, self._names_of(session) if judged else {}, self._evaluate)
+    def _mismatch(self, session: Session, run: Run) -> str | None:
+        judged = run.work.requires is not None or session.accepts is not None
+        return mismatch_reason(session, run, self._names_of(session) if judged else {}, self._evaluate)
 
     def choose(
         self,
         run: Run,
-        workflow: Workflow,
         *,
         state: str | None = None,
         near: Collection[str] = (),
@@ -222,9 +219,9 @@ class Placer:
         free: list[Session] = []
         busy: list[str] = []
         resting: list[str] = []
-        known = self._scores.setdefault((workflow.needs, workflow.wants), {})
+        known = self._scores.setdefault((run.work.needs, run.work.wants), {})
         for name, session in self.sessions.items():
-            why = self._mismatch(session, run, workflow)
+            why = self._mismatch(session, run)
             if why is None and session.resting is not None:
                 why = resting_reason(session.resting)
                 resting.append(name)
@@ -232,7 +229,7 @@ class Placer:
                 refused[name] = why
                 continue
             if name not in known:
-                known[name] = sum(self.score_parts(session, workflow).values())
+                known[name] = sum(self.score_parts(session, run.work).values())
             scores[name] = known[name]
             if self._used[name] >= session.slots or name in awaited:
                 busy.append(name)
@@ -240,13 +237,13 @@ class Placer:
                 free.append(session)
         if not free:
             return Choice(None, _best_scores(scores), refused, tuple(busy), tuple(resting))
-        chosen = free[0] if len(free) == 1 else self._pick(self._preferred(free, workflow, near), workflow, scores)
+        chosen = free[0] if len(free) == 1 else self._pick(self._preferred(free, run.work, near), run.work, scores)
         within = self.time_to_answer(chosen)
         return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting), within)
 
-    def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
+    def score_parts(self, session: Session, work: Work) -> dict[str, float]:
         """The parts of the score of a candidate, by the names of the weights."""
-        return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
+        return score_parts(self._candidate(session), (None, work.needs), self.weights, work.wants)
 
     def time_to_answer(self, session: Session) -> float | None:
         """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
@@ -295,23 +292,21 @@ class Placer:
             self._candidates[name] = candidate
         return self._candidates[name]
 
-    def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
-        if workflow.prefers is not None:
+    def _preferred(self, free: list[Session], work: Work, near: Collection[str]) -> list[Session]:
+        if work.prefers is not None:
             preferred = [
-                session
-                for session in free
-                if not unmet_reason(workflow.prefers, self._names_of(session), self._evaluate)
+                session for session in free if not unmet_reason(work.prefers, self._names_of(session), self._evaluate)
             ]
             free = preferred or free
-        if workflow.orchestration:
+        if work.orchestration:
             free = [session for session in free if session.device == self.coordinator] or free
         return [session for session in free if session.device in near] or free
 
-    def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
-        if workflow.strategy == "score":
+    def _pick(self, free: list[Session], work: Work, scores: Mapping[str, float]) -> Session:
+        if work.strategy == "score":
             return max(free, key=lambda session: scores[session.device])
-        choose = STRATEGIES[workflow.strategy]
-        asked = workflow.needs | workflow.wants
+        choose = STRATEGIES[work.strategy]
+        asked = work.needs | work.wants
         return self.sessions[choose([self._candidate(session) for session in free], (None, asked)).id]
 
 
@@ -320,24 +315,18 @@ def resting_reason(resting: str | None) -> str | None:
     return None if resting is None else f"resting: it would hand this back because {resting}"
 
 
-def mismatch_reason(
-    session: Session, run: Run, workflow: Workflow, device_names: Mapping[str, Any], evaluate: Evaluate
-) -> str | None:
+def mismatch_reason(session: Session, run: Run, device_names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
     """Why a device is not a candidate for a run, apart from resting; None if it is one. ``device_names`` are the names
     of its profile for expressions."""
-    return _unfit_reason(session, run, workflow, device_names, evaluate) or _rule_reason(
-        session, run, device_names, evaluate
-    )
+    return _unfit_reason(session, run, device_names, evaluate) or _rule_reason(session, run, device_names, evaluate)
 
 
-def _unfit_reason(
-    session: Session, run: Run, workflow: Workflow, device_names: Mapping[str, Any], evaluate: Evaluate
-) -> str | None:
+def _unfit_reason(session: Session, run: Run, device_names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
     """Why a device is not a candidate for a run, apart from resting and its own rule."""
     if run.pinned is not None and run.pinned != session.device:
         return f"the run is pinned to {run.pinned}"
-    if not workflow.needs <= session.can:
-        return lacking_text(workflow.needs - session.can)
+    if not run.work.needs <= session.can:
+        return lacking_text(run.work.needs - session.can)
     if session.draining:
         return "it is draining"
     if session.slots == 0:
@@ -346,8 +335,8 @@ def _unfit_reason(
         return f"it has stopped taking work: {session.suspended}"
     if session.device in run.avoid:
         return run.declined.get(session.device) or "it was already tried in this round"
-    if workflow.requires is not None:
-        return unmet_reason(workflow.requires, device_names, evaluate)
+    if run.work.requires is not None:
+        return unmet_reason(run.work.requires, device_names, evaluate)
     return None
 
 

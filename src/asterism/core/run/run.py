@@ -33,6 +33,7 @@ from asterism.core.errors import RunRefused, truncate
 from asterism.core.history import Entry, step_time
 from asterism.core.json_values import NOTHING
 from asterism.core.record import Record, replace
+from asterism.core.run.work import Work
 
 
 class RunStatus(StrEnum):
@@ -85,9 +86,6 @@ RETRY_KEYS = "retry/"
 """The key of the retry of a run in a batch: this, and the id of that run. So a run is retried once, and the keys tell a
 store which runs were retried."""
 
-KEEP_RULES = ("epoch", "original")
-"""The rules that decide which of two records wins when the records of two stores are merged: see merge.py."""
-
 
 class Owner(NamedTuple):
     """A session of a device. Each start of a device is a new session."""
@@ -137,7 +135,8 @@ class Superseded(NamedTuple):
 class Run(Record, forbid_unknown_fields=True):
     """The record of a run. Times are those of the store's clock.
 
-    ``timeout`` comes from the workflow: the run counts as lost so many seconds after the last heartbeat of its device.
+    ``work`` is what it executes, and its terms. ``workflow`` and ``version`` say where that came from: a workflow,
+    or a plan that has it as a task.
     ``input`` and ``output`` are JSON, or ``{"$blob": …, "size": …}`` if they are large and kept apart. ``avoid`` names
     the devices that are not tried again in this round, ``declined`` the reasons of those that declined. ``due_at`` is
     when an assignment or a claim expires; work under way lasts as long as its device sends heartbeats.
@@ -150,16 +149,17 @@ class Run(Record, forbid_unknown_fields=True):
     last one if the run ended in it.
 
     ``label`` is what people call the run (run_label.py), ``batch`` the name of the runs to which it belongs. ``keep``
-    is one of KEEP_RULES. ``uses`` is what it uses of limits, as text (core/limits.py); ``admitted``, which is set just
-    before a grant and never stored, says that these have room. ``superseded`` has the results that lost in a merge.
-    ``traceparent`` names the span in which the run was created, if its creator traces (base/trace_context.py). In a
-    merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the other stores."""
+    is one of KEEP_RULES (work.py). ``uses`` is what it uses of limits, as text (core/limits.py); ``admitted``, which is
+    set just before a grant and never stored, says that these have room. ``superseded`` has the results that lost in a
+    merge. ``traceparent`` names the span in which the run was created, if its creator traces (base/trace_context.py).
+    In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the other stores."""
 
     id: str
     workflow: str
     version: int
     created_at: float
     created_by: str
+    work: Work
     input: Any = NOTHING
     key: str | None = None
     series: str | None = None
@@ -167,7 +167,6 @@ class Run(Record, forbid_unknown_fields=True):
     pinned: str | None = None
     retry_of: str | None = None
     keep: str = "epoch"
-    timeout: float = 90.0
     label: str | None = None
     batch: str | None = None
     traceparent: str | None = None
@@ -237,9 +236,14 @@ class Run(Record, forbid_unknown_fields=True):
         return "paused" if self.paused is not None else str(self.status)
 
     @property
+    def timeout(self) -> float:
+        """The run counts as lost so many seconds after the last heartbeat of its device."""
+        return self.work.heartbeat_timeout
+
+    @property
     def kind(self) -> str:
-        """The workflow with its version, by which devices decide what they can execute."""
-        return f"{self.workflow}@{self.version}"
+        """Where its work came from, and which it is: by this, devices decide what they can execute."""
+        return f"{self.workflow}@{self.work.digest}"
 
     @property
     def grant(self) -> Grant | None:
@@ -266,10 +270,6 @@ class Run(Record, forbid_unknown_fields=True):
 def queue_order(run: Run) -> tuple[int, float, str]:
     """Sort key of runs that wait: the most urgent first, then the oldest."""
     return (-run.priority, run.created_at, run.id)
-
-
-BLANK = Run("", "", 0, 0.0, "")
-"""An empty run, from which others are made."""
 
 
 def state_diagram() -> str:

@@ -22,10 +22,8 @@ from asterism.core.json_values import NOTHING
 from asterism.core.limits import with_series
 from asterism.core.run.run import (
     ASSIGNED,
-    BLANK,
     CLAIMED,
     COMPLETED,
-    KEEP_RULES,
     MAX_EPOCHS,
     OWNED,
     PROCESSING,
@@ -47,7 +45,7 @@ from asterism.core.run.run import (
     require_offered,
     with_device_avoided,
 )
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import KEEP_RULES, Work, Workflow
 
 RELEASE_REASONS = ("released", "conflict", "preempted")
 """The reasons for ``release``. The other reasons are counted, and have functions of their own."""
@@ -64,7 +62,7 @@ FORGOTTEN = "forgotten"
 
 def create(
     run_id: str,
-    workflow: Workflow,
+    template: Work,
     run_input: Any,
     *,
     by: str,
@@ -79,36 +77,39 @@ def create(
     batch: str | None = None,
     traceparent: str | None = None,
     uses: str | None = None,
+    origin: tuple[str, int] = ("", 0),
 ) -> Run:
-    """A new run without an owner. What it ``uses`` of limits it holds while a device owns it; so it does its turn in
-    its ``series``. ``keep``, one of KEEP_RULES and by default that of the workflow, never changes, so that
-    peers agree about it."""
-    keep = workflow.keep if keep is None else keep
+    """A new run without an owner. ``template`` is a workflow, or work; then ``origin`` says where it comes from, by a
+    name and a version. What it ``uses`` of limits it holds while a device owns it; so it does its turn in its
+    ``series``. ``keep``, one of KEEP_RULES and by default that of the work, never changes, so that peers agree about
+    it."""
+    work = template
+    if isinstance(template, Workflow):
+        work, origin = template.work, (template.name, template.version)
+    keep = work.keep if keep is None else keep
     if keep not in KEEP_RULES:
         raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
-    return BLANK.with_changes(
-        {
-            "id": run_id,
-            "workflow": workflow.name,
-            "version": workflow.version,
-            "created_at": now,
-            "created_by": by,
-            "input": run_input,
-            "key": key,
-            "series": series,
-            "priority": workflow.priority if priority is None else priority,
-            "pinned": workflow.device if device is None else device,
-            "retry_of": retry_of,
-            "keep": keep,
-            "label": label,
-            "batch": batch,
-            "traceparent": traceparent,
-            "uses": with_series(uses, series),
-            "timeout": workflow.heartbeat_timeout,
-            "waiting_since": now,
-            "story": (Entry(now, "created", None, why),),
-        }
+    return Run(
+        id=run_id,
+        workflow=origin[0],
+        version=origin[1],
+        work=work,
+        created_at=now,
+        created_by=by,
+        input=run_input,
+        key=key,
+        series=series,
+        priority=work.priority if priority is None else priority,
+        pinned=work.device if device is None else device,
+        retry_of=retry_of,
+        keep=keep,
+        label=label,
+        batch=batch,
+        traceparent=traceparent,
+        uses=with_series(uses, series),
+        waiting_since=now,
+        story=(Entry(now, "created", None, why),),
     )
 
 
@@ -118,7 +119,6 @@ def create(
 def assign(
     run: Run,
     to: Owner,
-    workflow: Workflow,
     *,
     by: str,
     now: float,
@@ -129,7 +129,7 @@ def assign(
     """Assign a run to a session, which has to claim it within ``assignment_timeout``, or within ``within`` seconds.
     ``why`` is what decided beside the score."""
     who = "self" if by == to.device else "other"
-    patience = workflow.assignment_timeout if within is None else within
+    patience = run.work.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
     at = run.recorded_time(now)
     entries = (
@@ -142,7 +142,6 @@ def assign(
 def take(
     run: Run,
     owner: Owner,
-    workflow: Workflow,
     now: float,
     *,
     starts: bool = False,
@@ -153,7 +152,7 @@ def take(
     device, at = owner.device, run.recorded_time(now)
     entries = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
-        due = now + workflow.claim_timeout
+        due = now + run.work.claim_timeout
         return grant_to(run, ("take",), owner, device, at, entries, due_at=due, claimed_at=at, scores=scores)
     return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at, scores=scores)
 
@@ -165,7 +164,7 @@ def _take_entries(at: float, device: str, epoch: int, starts: bool) -> tuple[Ent
     return (*entries, Entry(at, "processing", None, f"on {device}")) if starts else entries
 
 
-def lose(run: Run, workflow: Workflow, now: float, detail: str, *, counted: bool = True) -> Run:
+def lose(run: Run, now: float, detail: str, *, counted: bool = True) -> Run:
     """Take a run away because its device sent no heartbeat or did not answer in time. This is not a failure of the
     work, and has its own limit. A loss that is not ``counted`` is that of the process which the run belongs to: it says
     nothing about the run or the device."""
@@ -176,10 +175,10 @@ def lose(run: Run, workflow: Workflow, now: float, detail: str, *, counted: bool
     if not counted:
         return reassign(run, now, "timeout", detail)
     losses = run.losses + 1
-    if losses > workflow.losses:
+    if losses > run.work.losses:
         error = f"lost {losses} times, the last time because {detail}"
         return mark_failed(run, now, error, "timeout", losses=losses)
-    delay = workflow.delay(losses - 1)
+    delay = run.work.delay(losses - 1)
     return reassign(run, now, "timeout", detail, delay, losses=losses, avoid=with_device_avoided(run))
 
 
@@ -212,11 +211,13 @@ def withdraw(run: Run, now: float, by: str) -> Run:
 
 
 def offer_again(
-    run: Run, workflow: Workflow, now: float, *, resting: bool = False, refusals: Mapping[str, str] = NOTHING
+    run: Run, now: float, *, resting: bool = False, refusals: Mapping[str, str] = NOTHING, limited: bool = True
 ) -> Run:
     """Start the next round, because every suitable device is to be avoided: they are tried again after a delay. Rounds
     in which devices declined are counted, and limited. ``refusals`` are reasons of devices whose own rules refuse the
     run: they count as declines.
+
+    The last of its rounds ends the run if they are ``limited``.
 
     With ``resting`` another suitable device only rests. Then those that declined stay avoided, and the round is not
     counted, until that device has been tried too. Those that failed or were lost do not wait for it."""
@@ -237,11 +238,11 @@ def offer_again(
     last |= {device: f"{device} (declined): {why}" for device, why in run.declined.items()}
     said = truncate("; ".join(last.get(device, device) for device in tried))
     rounds = run.rounds + 1 if run.declined and not resting else run.rounds
-    if rounds >= workflow.rounds:
+    if limited and rounds >= run.work.rounds:
         error = f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}"
         return mark_failed(run, now, error, rounds=rounds).changed(revision=revision)
     # counted from the last attempt: a late call of this function delays nothing
-    delay = workflow.delay(max(rounds, run.failures, run.losses))
+    delay = run.work.delay(max(rounds, run.failures, run.losses))
     tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED_ENTRIES), now)
     # if the clock was set back, the last attempt may be far in the future
     again = min(now + delay, max(now, tried_at + delay))
@@ -294,10 +295,10 @@ def admit(run: Run) -> Run:
 # -- steps of the owner ------------------------------------------------------------------------------------------------
 
 
-def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
+def claim(run: Run, grant: Grant, now: float) -> Run:
     _fence(run, grant, "claim")
     at = run.recorded_time(now)
-    return change_status(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
+    return change_status(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + run.work.claim_timeout)
 
 
 def start(run: Run, grant: Grant, now: float) -> Run:
@@ -332,7 +333,6 @@ def fail(
     run: Run,
     grant: Grant,
     error: str,
-    workflow: Workflow,
     now: float,
     *,
     final: bool = False,
@@ -344,10 +344,10 @@ def fail(
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "failed", error)
     failures = run.failures + 1
-    if final or failures > workflow.retries:
+    if final or failures > run.work.retries:
         kept = {} if files is None else {"files": files}
         return mark_failed(run, now, error, failures=failures, **kept)
-    delay = workflow.delay(failures)
+    delay = run.work.delay(failures)
     return reassign(run, now, "failed", error, delay, failures=failures, avoid=with_device_avoided(run))
 
 
@@ -392,11 +392,11 @@ def confirm_ownership(run: Run, grant: Grant, why: str, now: float) -> Run:
     return note(run, now, "kept", truncate(why))
 
 
-def abandon(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
+def abandon(run: Run, grant: Grant, detail: str, now: float) -> Run:
     """The owner cannot continue, and the work is not the cause. It is a loss like any other: counted, and with a
     delay."""
     _fence(run, grant, "break off")
-    return lose(run, workflow, now, detail)
+    return lose(run, now, detail)
 
 
 # -- steps of a person -------------------------------------------------------------------------------------------------
@@ -439,7 +439,6 @@ def resume(run: Run, now: float, by: str) -> Run:
 def move(
     run: Run,
     to: Owner,
-    workflow: Workflow,
     *,
     by: str,
     now: float,
@@ -472,7 +471,7 @@ def move(
         declined = {device: why for device, why in run.declined.items() if device != to.device}
         avoid = tuple(device for device in run.avoid if device != to.device)
         run = run.changed(avoid=avoid, declined=declined or NOTHING)
-    return assign(run, to, workflow, by=by, now=now, scores=scores, within=within, why=f"moved by {by}")
+    return assign(run, to, by=by, now=now, scores=scores, within=within, why=f"moved by {by}")
 
 
 def _fence(run: Run, grant: Grant, event: str) -> None:

@@ -18,7 +18,7 @@
 ``agent_work``            work for an agent, and the port for what runs the agent
 ``output_watcher``        output and progress of an execution while it runs
 ``functions``             Python functions, in threads or on the event loop
-``run_inputs``            inputs and secrets of a run, filled into the terms of its workflow
+``run_inputs``            inputs and secrets of a run, filled into its work
 ``process_records``       which processes a device has started; kills what a crashed device left running
 ========================  ==============================================================================================
 

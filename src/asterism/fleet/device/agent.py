@@ -21,7 +21,7 @@ from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.record import replace as replaced
 from asterism.core.run.session import DEFAULT_TIMEOUT, Session, device_name_problem
-from asterism.core.run.workflow import SHORTEST_HEARTBEAT
+from asterism.core.run.work import SHORTEST_HEARTBEAT
 from asterism.execution.function_calls import start_capture, stop_capture
 from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.fleet.coordinator import Coordinator

@@ -4,9 +4,8 @@ A device gets runs in three ways. The coordinator assigns a run to it, which it 
 is offered to all, while it has room. Or a program in its own process creates a run, which starts here in the same
 commit (``reserve``, ``accept``, ``begin``: the ``InProcessDevice`` of a fleet).
 
-Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
-device policy. Reading and judging happen on the event loop; inside the transaction of the store the claimer only looks
-up earlier judgements.
+Before it takes an offered run, the device judges it: it asks its executor, which knows the device policy. Judging
+happens on the event loop; inside the transaction of the store the claimer only looks up earlier judgements.
 """
 
 from __future__ import annotations
@@ -17,23 +16,25 @@ import logging
 
 from asterism.base.error_log import RecurringError
 from asterism.base.https_session import load_httpx
-from asterism.core.errors import InvalidWorkflow, RunRefused
+from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 from asterism.fleet.device.completion import HeldRun, Unwritten
 from asterism.fleet.device.device_connection import Claim, Decline, DeviceConnection, Refuse
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.take_order import Acceptance, DeviceParts, OwnScore, TakeOrder, Unseen
 from asterism.fleet.device.worker import Worker
-from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
 
 ROUNDS = 4
-"""How often a look for more urgent work asks the store again after it read workflows that it did not know."""
+"""How often a look for more urgent work asks the store again after it judged kinds that it did not know."""
+
+MOST_KINDS = 5_000
+"""How many kinds of runs that a device can execute are remembered: each task of a plan may be of its own."""
 
 
 class Claimer:
@@ -48,7 +49,7 @@ class Claimer:
     ) -> None:
         self._connection, self.worker, self.own_score = connection, worker, own_score
         self._lease, self._health, self._acceptance = lease, health, acceptance
-        self._able: set[str] = set()  # kinds (workflow@version) that the device can execute
+        self._able: dict[str, Work] = {}  # the work of the kinds that the device can execute
         self._unable: set[str] = set()
         self._cleared: set[str] = set()  # ids of runs that were judged, and would be executed here
         self._parts = DeviceParts(connection, worker, lease, acceptance, own_score, self._able, self._cleared)
@@ -132,7 +133,7 @@ class Claimer:
                 finally:
                     self._count_request(-1)
                 trouble.recovered()
-            except (StoreUnavailable, UnknownWorkflow) as error:
+            except StoreUnavailable as error:
                 trouble.occurred(error)
                 self._assigned = True
                 await self._connection.clock.sleep(self._connection.retry_pause())
@@ -163,25 +164,22 @@ class Claimer:
         self._able.clear()
         self._cleared.clear()
 
-    async def _learn(self, unknown: set[tuple[str, int]]) -> None:
-        """Read workflows, and find out which of them the device can execute."""
-        for name, version in sorted(unknown):
-            kind = f"{name}@{version}"
-            try:
-                flow = await self._connection.workflow(name, version)
-            except (InvalidWorkflow, UnknownWorkflow) as error:  # a later version of Asterism may have written it
-                log.warning("not for this device: %s", error)
-                self._unable.add(kind)
-            else:
-                able = self.worker.executor.objection(flow) is None
-                if able and flow.http is not None:
-                    await load_httpx()  # needed to judge addresses, and slow to import
-                (self._able if able else self._unable).add(kind)
+    async def _judge_kind(self, kind: str, run: Run | None) -> None:
+        """Find out whether the device can execute a kind of runs. ``run`` is one of them, None if it cannot be
+        read."""
+        if run is None or self.worker.executor.objection(run) is not None:
+            self._unable.add(kind)
+            return
+        if run.work.http is not None:
+            await load_httpx()  # needed to judge addresses, and slow to import
+        if len(self._able) >= MOST_KINDS:
+            self._able.clear()
+        self._able[kind] = run.work
 
-    async def _judge(self, run: Run, flow: Workflow) -> None:
+    async def _judge(self, run: Run) -> None:
         """Whether a run would be executed here. If not, the refusal is written into the run, without a grant: the store
         does not offer it to this device again in this round, and the record shows why."""
-        why = self.worker.executor.check(flow, run.input)
+        why = self.worker.executor.check(run)
         if why is None:
             self._cleared.add(run.id)
             return
@@ -205,24 +203,20 @@ class Claimer:
                 held.run = run  # its priority may have changed while it waits for a slot
         assigned = [run for run in own if run.status is ASSIGNED]
         assigned.sort(key=queue_order)
-        remembered = self._connection.remembered_workflow
-        kinds = {(run.workflow, run.version) for run in assigned}
-        unknown = {kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None}
-        if unknown:
-            await self._learn(unknown)
-        flows = [remembered(run.workflow, run.version) for run in assigned]
-        claims = [self._claim(run, flow) for run, flow in zip(assigned, flows, strict=True) if flow is not None]
-        for outcome in await asyncio.gather(*claims, return_exceptions=True):  # all have ended when this returns
+        if any(run.work.http is not None for run in assigned):
+            await load_httpx()
+        outcomes = await asyncio.gather(*map(self._claim, assigned), return_exceptions=True)  # all have ended by then
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _claim(self, run: Run, flow: Workflow) -> None:
+    async def _claim(self, run: Run) -> None:
         if run.id in self.worker.held or self.worker.knows(run.id, run.epoch):
             return
-        if not self._lease.require(flow):
+        if not self._lease.require(run.work):
             self._unclaimed.add(run.id)
             return  # the heartbeat that is due now brings us back here
-        why = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
+        why = self._acceptance.refusal_reason(run) or self.worker.executor.check(run)
         for_now = self._acceptance.declines_for_now
         asked = self._connection.clock.time()
         starts = self.worker.reserve(run.id, starts=True)
@@ -237,7 +231,7 @@ class Claimer:
                 log.info("declined: %s", why, extra={"run": run.id})
             if after.session == self.worker.owner.session:
                 self.worker.unreserve(run.id)
-                self.worker.receive(after, flow, asked)
+                self.worker.receive(after, asked)
             elif self._acceptance.draining:
                 await self._connection.drain()  # the store has not heard of it
             elif for_now:
@@ -253,12 +247,12 @@ class Claimer:
         run = await self._connection.own_run(run_id)
         if run is None or run.epoch != epoch or run.status is ASSIGNED:
             return
-        await self._learn({(run.workflow, run.version)})
-        flow = self._connection.remembered_workflow(run.workflow, run.version)
-        if flow is not None and not self.worker.knows(run_id, epoch):
+        if run.work.http is not None:
+            await load_httpx()
+        if not self.worker.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
-            self._lease.require(flow)
-            self.worker.receive(run, flow, asked)
+            self._lease.require(run.work)
+            self.worker.receive(run, asked)
 
     async def adopt_all(self) -> None:
         """Adopt every such run now, without waiting for a heartbeat."""
@@ -284,7 +278,7 @@ class Claimer:
                     self._no_news_since = news
                 self._refused_in_turn = False
                 break
-            await self._see(unseen)  # what was read or judged is not met again, so this comes to an end
+            await self._see(unseen)  # what was judged is not met again, so this comes to an end
             if self._assigned:
                 return  # we were woken meanwhile: what is assigned to us goes first, in the next look
         if self.worker.room <= 0:
@@ -298,33 +292,32 @@ class Claimer:
         return self.worker.room - len(self._unclaimed)
 
     async def _see(self, unseen: Unseen) -> None:
-        await self._learn(unseen.kinds)
-        for outcome in await asyncio.gather(
-            *(self._judge(run, flow) for run, flow in unseen.runs), return_exceptions=True
-        ):
+        for kind, run in unseen.kinds.items():
+            await self._judge_kind(kind, run)
+        for outcome in await asyncio.gather(*map(self._judge, unseen.runs), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
     async def _take(self, free: int, limit: int, above: int | None) -> tuple[list[Run], Unseen]:
         """Take up to ``limit`` runs with a priority ``above`` that, and start the first ``free`` of them. Returns what
-        was taken, and what must be read or judged first."""
+        was taken, and what must be judged first."""
         order = TakeOrder(self._parts, frozenset(self._unable), free=free, limit=limit, above=above)
         asked = self._connection.clock.time()
         taken = await self._connection.take(order)
-        for flow in (*order.stale[:1], *order.taken_kinds.values()):  # of most kinds there are many runs
-            self._lease.require(flow)
+        for work in (*order.stale[:1], *order.taken_kinds.values()):  # of most kinds there are many runs
+            self._lease.require(work)
         if order.look_in is not None:
             self._look_later(order.look_in)
         self._look_when_free = order.look_when_free
         for run in taken:
-            self.worker.receive(run, order.taken_kinds[run.workflow, run.version], asked)
+            self.worker.receive(run, asked)
         return taken, order.unseen
 
     async def _preempt(self) -> None:
         """Give up the least urgent run that may be given up, if the store offers a more urgent one."""
         for _ in range(ROUNDS):
             going = [held for held in self.worker if held.stopping is None and not held.ending]
-            victims = [held for held in going if not held.started or held.workflow.preemptible]
+            victims = [held for held in going if not held.started or held.run.work.preemptible]
             if not victims or self.worker.room < 0:
                 return  # no run may go, or one is going already
             victim = min(victims, key=_preemption_order)
@@ -346,7 +339,7 @@ class Claimer:
         if not waiting or any(held.stopping is not None or (held.ending and not held.slot_freed) for held in working):
             return  # nothing waits, or a slot is about to be free
         first = min(waiting, key=queue_order)
-        victims = [held for held in working if held.workflow.preemptible and held.run.priority < first.priority]
+        victims = [held for held in working if held.run.work.preemptible and held.run.priority < first.priority]
         if victims:
             self._stop_for(first, min(victims, key=_preemption_order))
 
@@ -358,13 +351,13 @@ class Claimer:
 
     # -- runs created in this process --------------------------------------------------------------------------------
 
-    def reserve(self, run: Run, flow: Workflow) -> bool:
+    def reserve(self, run: Run) -> bool:
         """Keep a slot for a run that is about to be created here. Returns False if the device cannot take it now, or if
         others may wait for the slot: then this run waits with them, and the next look takes the first of all."""
-        if not self._lease.is_fresh(flow):
-            self._lease.require(flow)
+        if not self._lease.is_fresh(run.work):
+            self._lease.require(run.work)
             return False
-        if self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input):
+        if self._acceptance.refusal_reason(run) or self.worker.executor.check(run):
             return False
         if self._news != self._no_news_since or self.worker.has_waiting:
             self._refused_in_turn = True
@@ -381,18 +374,18 @@ class Claimer:
         self.worker.unreserve(run.id)
         self._count_request(-1)
 
-    def accept(self, run: Run, flow: Workflow, now: float | None = None) -> Run:
+    def accept(self, run: Run, now: float | None = None) -> Run:
         """The run as it is written when it is created: taken by this device, and started. ``now`` is the time of the
         store, for a caller that knows it."""
-        scores = self.own_score.scores(flow, len(self.worker.held))
+        scores = self.own_score.scores(run.work, len(self.worker.held))
         now = self._connection.store_time() if now is None else now
-        return transitions.take(run, self.worker.owner, flow, now, starts=True, scores=scores)
+        return transitions.take(run, self.worker.owner, now, starts=True, scores=scores)
 
-    def begin(self, run: Run, flow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
+    def begin(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
         """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""
         self.worker.unreserve(run.id)
-        self._lease.require(flow)
-        self.worker.receive(run, flow, asked, unwritten)
+        self._lease.require(run.work)
+        self.worker.receive(run, asked, unwritten)
 
     def holds(self, run_id: str) -> bool:
         return run_id in self.worker.held

@@ -21,7 +21,6 @@ from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import LogUpdate
 from asterism.core.errors import RunRefused
 from asterism.core.run.run import COMPLETED, Grant, Progress, Run
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_connection import DeviceConnection, End, OwnerStep
 from asterism.store.protocol import ProgressReport, PutLog, StoredChunk
 from asterism.store.store_errors import StoreError
@@ -72,7 +71,6 @@ class HeldRun:
 
     run: Run
     grant: Grant
-    workflow: Workflow
     since: float
     on_report: Callable[[], None]
     started: bool
@@ -195,7 +193,7 @@ class CompletionBatch:
         if self._connection.consumer(run.id) is not None:
             return False
         try:
-            after = step.apply(run, held.workflow, self._connection.end_time())
+            after = step.apply(run, self._connection.end_time())
         except RunRefused:
             return False
         if after.status is not COMPLETED:

@@ -29,7 +29,6 @@ from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Grant, Owner, Progress, Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutLog, Watch
@@ -48,8 +47,8 @@ class Claim:
     grant: Grant
     starts: bool
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
-        claimed = transitions.claim(run, self.grant, flow, now)
+    def apply(self, run: Run, now: float) -> Run:
+        claimed = transitions.claim(run, self.grant, now)
         return transitions.start(claimed, self.grant, now) if self.starts else claimed
 
     def was_applied(self, run: Run) -> bool:
@@ -62,7 +61,7 @@ class Start:
 
     grant: Grant
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         if self.was_applied(run):
             return run  # our own earlier write, whose answer was lost
         return transitions.start(run, self.grant, now)
@@ -80,7 +79,7 @@ class Complete:
     progress: Progress | None = None
     files: str | None = None
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         run = run if self.progress is None else _with_progress(run, self.progress)
         return transitions.complete(run, self.grant, self.output, now, self.files)
 
@@ -99,9 +98,9 @@ class Fail:
     final: bool = False
     files: str | None = None
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         run = _with_progress(run, self.progress)
-        return transitions.fail(run, self.grant, self.error, flow, now, final=self.final, files=self.files)
+        return transitions.fail(run, self.grant, self.error, now, final=self.final, files=self.files)
 
     def was_applied(self, run: Run) -> bool:
         return _ended_by(run, self.grant, "failed")
@@ -115,7 +114,7 @@ class Decline:
     reason: str
     for_now: bool = False
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         return transitions.decline(run, self.grant, self.reason, now, for_now=self.for_now)
 
     def was_applied(self, run: Run) -> bool:
@@ -130,8 +129,8 @@ class BreakOff:
     error: str
     progress: Progress | None = None
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
-        return transitions.abandon(_with_progress(run, self.progress), self.grant, self.error, flow, now)
+    def apply(self, run: Run, now: float) -> Run:
+        return transitions.abandon(_with_progress(run, self.progress), self.grant, self.error, now)
 
     def was_applied(self, run: Run) -> bool:
         return _ended_by(run, self.grant, "timeout")
@@ -146,7 +145,7 @@ class Release:
     detail: str
     progress: Progress | None = None
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         return transitions.release(run, self.grant, self.reason, self.detail, now, self.progress)
 
     def was_applied(self, run: Run) -> bool:
@@ -161,11 +160,11 @@ class Disown:
     device: str
     progress: Progress | None = None
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         if run.grant != self.grant:
             return run
         run_so_far = run if self.progress is None else run.changed(progress=self.progress)
-        return transitions.abandon(run_so_far, self.grant, f"{self.device} had to stop it", flow, now)
+        return transitions.abandon(run_so_far, self.grant, f"{self.device} had to stop it", now)
 
     def was_applied(self, run: Run) -> bool:
         return run.grant != self.grant
@@ -178,7 +177,7 @@ class Refuse:
     owner: Owner
     reason: str
 
-    def apply(self, run: Run, flow: Workflow, now: float) -> Run:
+    def apply(self, run: Run, now: float) -> Run:
         return transitions.refuse(run, self.owner.device, self.reason, now)
 
 
@@ -342,14 +341,7 @@ class DeviceConnection(Protocol):
     def ended(self, run: Run) -> None:
         """Say that a run has ended and its end was written here: waiters of this process need not read it."""
 
-    # -- workflows and values ----------------------------------------------------------------------------------------
-
-    async def workflow(self, name: str, version: int) -> Workflow:
-        """Returns one version of a workflow. Raises UnknownWorkflow, and InvalidWorkflow for one that this version of
-        Asterism cannot read."""
-
-    def remembered_workflow(self, name: str, version: int) -> Workflow | None:
-        """Returns a workflow that was read before; None if it was not. May be called in any thread."""
+    # -- values ----------------------------------------------------------------------------------------------------
 
     async def fetch_input(self, run: Run) -> Any:
         """Returns the input of a run of this device, read from where it is stored if it is large. Raises StoreError if

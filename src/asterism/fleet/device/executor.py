@@ -41,7 +41,7 @@ from asterism.core.json_values import SizeLimit, plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.run_label import plan_variables
 from asterism.core.run.transitions import attempt_of
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 from asterism.core.schedule.tick_values import TICK_INPUT, read_tick, tick_variables
 from asterism.execution import command_inputs, task_inputs
 from asterism.execution.actions import Attempt, CommandFiles, execute_action
@@ -90,7 +90,6 @@ class RunWork(NamedTuple):
     """One execution. ``input`` is the input of the run. The two functions are called on the event loop."""
 
     run: Run
-    workflow: Workflow
     input: Mapping[str, Any]
     on_progress: Callable[[Progress], None]
     on_output: Callable[[str], None]
@@ -113,16 +112,16 @@ class RunWork(NamedTuple):
 class Executor(Protocol):
     """What executes the runs of a device; see DeviceExecutor."""
 
-    def objection(self, workflow: Workflow) -> str | None:
-        """Why the device never executes a workflow; None if it does."""
+    def objection(self, run: Run) -> str | None:
+        """Why the device never executes runs of this kind; None if it does."""
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
-        """Why the device does not execute a run with this input; None if it does. An input that is stored as a blob is
+    def check(self, run: Run) -> str | None:
+        """Why the device does not execute a run with its input; None if it does. An input that is stored as a blob is
         judged just before the execution. Starts and changes nothing, and may be called in any thread."""
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
-        """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. May
-        be called in any thread."""
+    def judges_each(self, run: Run) -> bool:
+        """Whether ``check`` may refuse a run although ``objection`` does not refuse its kind. May be called in any
+        thread."""
 
     async def execute(self, work: RunWork) -> Any:
         """Execute a run and return its result. When cancelled, stop the work; when cancelled again, at once."""
@@ -176,52 +175,54 @@ class DeviceExecutor:
 
     # -- whether a run is executed -----------------------------------------------------------------------------------
 
-    def objection(self, workflow: Workflow) -> str | None:
-        if workflow.http is not None and find_spec("httpx") is None:
+    def objection(self, run: Run) -> str | None:
+        work = run.work
+        if work.http is not None and find_spec("httpx") is None:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
-        if workflow.agent is not None and self._agent is None:
+        if work.agent is not None and self._agent is None:
             return "this device has no agent: join it with --agent"
-        why = self.policy.objection(workflow)  # first: what it does not allow is not imported
-        return why if why is not None or workflow.plugin is None else device_objection(workflow.plugin)
+        why = self.policy.objection(run)  # first: what it does not allow is not imported
+        return why if why is not None or work.plugin is None else device_objection(work.plugin)
 
-    def check(self, workflow: Workflow, run_input: Any) -> str | None:
+    def check(self, run: Run) -> str | None:
         """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
-        constant = stands_for_itself(workflow, run_input)
-        if self.policy.everything and workflow.call is not None and constant:
+        work, run_input = run.work, run.input
+        constant = stands_for_itself(work, run_input)
+        if self.policy.everything and work.call is not None and constant:
             return None  # the usual case, on the hot path of every run
-        why = self.objection(workflow)
+        why = self.objection(run)
         if why is not None or blob_of(run_input) is not None:
             return why
         try:
-            _refuse_secret_inputs(workflow, run_input)
-            with self._mask(workflow, run_input, constant) as mask:
+            _refuse_secret_inputs(work, run_input)
+            with self._mask(work, run_input, constant) as mask:
                 if not self.policy.everything:
-                    self._judge_early(workflow, run_input)
-                JudgedAttempt(workflow, fill(workflow, run_input, mask), self._commands, self.policy).judge_work()
+                    self._judge_early(run, run_input)
+                JudgedAttempt(run, fill(work, run_input, mask), self._commands, self.policy).judge_work()
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
         except Exception:
             return None
         return None
 
-    def judges_each(self, workflow: Workflow, run_input: Any) -> bool:
-        """A function with an input of constants is judged by its workflow alone."""
-        return workflow.call is None or not stands_for_itself(workflow, run_input)
+    def judges_each(self, run: Run) -> bool:
+        """A function with an input of constants is judged by its work alone."""
+        return run.work.call is None or not stands_for_itself(run.work, run.input)
 
-    def _judge_early(self, flow: Workflow, run_input: Any) -> None:
+    def _judge_early(self, run: Run, run_input: Any) -> None:
         """Judge all that is known before an expression of the work is evaluated. Raises PolicyForbids, and
         DeviceUnavailable for what this device does not have."""
-        why = self.policy.objection(flow)
+        why, work = self.policy.objection(run), run.work
         if why is not None:
             raise PolicyForbids(why)
         if not isinstance(run_input, Mapping):
             return  # fails before anything is evaluated
         known = bare(run_input)
-        if flow.http is not None:
-            if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
-                self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
-        elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
-            self.policy.command(task_inputs.fill_template(flow.argv[0], known))
+        if work.http is not None:
+            if not _names_a_secret(work.http["url"], known):  # such an address is judged once it is filled in
+                self.policy.url(task_inputs.fill_template(work.http["url"], known, task_inputs.url_quoted))
+        elif work.argv is not None and not _names_a_secret(work.argv[0], known):
+            self.policy.command(task_inputs.fill_template(work.argv[0], known))
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -238,28 +239,29 @@ class DeviceExecutor:
             return await self._execute(work._replace(run=run))
 
     async def _execute(self, work: RunWork) -> Any:
-        constant = stands_for_itself(work.workflow, work.input)
-        _refuse_secret_inputs(work.workflow, work.input)
-        with self._mask(work.workflow, work.input, constant) as mask:
+        terms = work.run.work
+        constant = stands_for_itself(terms, work.input)
+        _refuse_secret_inputs(terms, work.input)
+        with self._mask(terms, work.input, constant) as mask:
             if work.output is not None:
                 work.output.mask = mask
             if not self.policy.everything:
-                self._judge_early(work.workflow, work.input)
+                self._judge_early(work.run, work.input)
             if constant:
                 resolved = ResolvedInputs(dict(work.input), {}, mask)
             else:
                 with own_part("the run could not be prepared", EXHAUSTED):
-                    resolved = fill(work.workflow, work.input, mask)
-            limit = work.workflow.timeout
+                    resolved = fill(terms, work.input, mask)
+            limit = terms.timeout
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return await call_apart(_sendable, value)
 
-    def _mask(self, flow: Workflow, run_input: Any, constant: bool) -> Mask:
+    def _mask(self, work: Work, run_input: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        if constant and flow.http is None and flow.plugin is None:  # the usual case, on the hot path of every run
+        if constant and work.http is None and work.plugin is None:  # the usual case, on the hot path of every run
             return Mask(more=lambda: environment_secrets(self._is_secret))
-        names = secrets_of(flow, run_input, self.policy)
+        names = secrets_of(work, run_input, self.policy)
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)
@@ -280,11 +282,11 @@ class DeviceExecutor:
 
     async def _begin(self, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None = None) -> Any:
         if not self.policy.everything:
-            self.policy.workflow(work.workflow.name)
-            self.policy.call(work.workflow.call)
-            self.policy.plugin(work.workflow.plugin)
+            self.policy.workflow(work.run.workflow)
+            self.policy.call(work.run.work.call)
+            self.policy.plugin(work.run.work.plugin)
         attempt = RunAttempt(self, work, resolved, expired)
-        if (outputs := work.workflow.outputs) is not None:
+        if (outputs := work.run.work.outputs) is not None:
             artifacts = Artifacts(await work.artifacts())
             attempt.work_files = WorkFiles(artifacts, files_of(work.input), outputs, work.on_files, expired)
         return await execute_action(attempt)
@@ -343,16 +345,16 @@ class JudgedAttempt(Attempt):
     """An action on a device, which its device policy judges."""
 
     inputs_win = False  # the device has a variable of that name, which no run replaces
-    action: Workflow
+    action: Work
 
-    def __init__(self, workflow: Workflow, resolved: ResolvedInputs, commands: Commands, policy: DevicePolicy) -> None:
-        super().__init__(workflow, resolved, commands)
-        self.policy, self.judge = policy, PolicyJudge(policy)
+    def __init__(self, run: Run, resolved: ResolvedInputs, commands: Commands, policy: DevicePolicy) -> None:
+        super().__init__(run.work, resolved, commands)
+        self._workflow, self.policy, self.judge = run.workflow, policy, PolicyJudge(policy)
 
     def judge_work(self) -> None:
         """Judge all that is known before the execution. Raises PolicyForbids, and DeviceUnavailable for what this
         device does not have."""
-        self.policy.workflow(self.action.name)
+        self.policy.workflow(self._workflow)
         if self.action.http is not None:
             http_request = self.filled_request()
             self.policy.headers(http_request.get("headers") or ())
@@ -421,7 +423,7 @@ class RunAttempt(JudgedAttempt):
     def __init__(
         self, executor: DeviceExecutor, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None
     ) -> None:
-        super().__init__(work.workflow, resolved, executor._commands, executor.policy)
+        super().__init__(work.run, resolved, executor._commands, executor.policy)
         self._executor, self._work, self._expired = executor, work, expired
         self.key, self.lease = work.run.id, work.lease
         self._tick = read_tick(self.resolved.inputs.pop(TICK_INPUT, None))
@@ -451,10 +453,11 @@ class RunAttempt(JudgedAttempt):
 
     async def call(self) -> Any:
         work = self._work
-        assert work.workflow.call is not None
+        call = work.run.work.call
+        assert call is not None
         current = CurrentRun(work.run, work.on_progress, self._expired, work.output, self._tick)
         inputs = self.resolved.inputs if self.folder is None else {"folder": self.folder, **self.resolved.inputs}
-        return await self._executor._functions.call(work.workflow.call, inputs, current)
+        return await self._executor._functions.call(call, inputs, current)
 
     def make_folder(self) -> Path:
         return self._executor._records.make_directory().resolve()
@@ -518,9 +521,9 @@ class RunAttempt(JudgedAttempt):
         )
 
 
-def _refuse_secret_inputs(flow: Workflow, run_input: Any) -> None:
+def _refuse_secret_inputs(work: Work, run_input: Any) -> None:
     """Raise PolicyForbids for a secret among the inputs of an agent: it would leave the device in a prompt."""
-    if flow.agent is not None and isinstance(run_input, Mapping) and any(map(is_secret, run_input.values())):
+    if work.agent is not None and isinstance(run_input, Mapping) and any(map(is_secret, run_input.values())):
         raise PolicyForbids("a secret cannot be an input of an agent; give it to the agent's own process with env")
 
 

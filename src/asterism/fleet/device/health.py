@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker, Completion
-from asterism.core.run.workflow import Workflow
 from asterism.execution.processes import LeaseExpired
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.device_connection import DeviceConnection
@@ -65,7 +64,7 @@ class DeviceHealth:
             return 0
         return self._breaker.allowance(self._connection.clock.time(), sum(run.since >= retry_at for run in held))
 
-    def record_end(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
+    def record_end(self, workflow: str, seconds: float, error: Exception | None) -> None:
         """An execution has ended by itself after so many seconds. A run that was declined, or lost because the device
         was frozen, says nothing about its health."""
         if isinstance(error, PolicyForbids | DeviceUnavailable | LeaseExpired):
@@ -76,7 +75,7 @@ class DeviceHealth:
         elif error is None or seconds >= QUICK_FAILURE_SECONDS:
             self._breaker = before.good()
         else:
-            self._breaker = before.failed(now, self._connection.store_time(), workflow.name)
+            self._breaker = before.failed(now, self._connection.store_time(), workflow)
         self._follow(before)
 
     def _follow(self, before: Breaker) -> None:

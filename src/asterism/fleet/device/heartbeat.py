@@ -82,7 +82,7 @@ class Heartbeat:
 
     @property
     def _interval(self) -> float:
-        return self.lease.interval(*(held.workflow.heartbeat for held in self.worker))
+        return self.lease.interval(*(held.run.work.heartbeat for held in self.worker))
 
     def report_soon(self) -> None:
         """A run has something to report: send a heartbeat soon, but not for every line."""
@@ -177,7 +177,7 @@ class Heartbeat:
                 if left <= 0.0:
                     self._fence(held, kill=left <= -spare / 2)
                 elif not held.started and held.run.due_at is not None:
-                    spare = margin(held.workflow.claim_timeout, grace)
+                    spare = margin(held.run.work.claim_timeout, grace)
                     shortest = min(shortest, spare)
                     if self._connection.store_time() >= held.run.due_at - spare:
                         self.worker.give_up_waiting(held)

@@ -4,7 +4,7 @@ The store judges by its own clock when it last heard of a device. The device cou
 sent the last heartbeat that the store accepted, and stops work a margin before the store could take it away. The two
 clocks are never mixed, so whatever either of them shows, two devices never work on one run at the same time.
 
-A workflow asks for a heartbeat interval. The lease knows which workflows the device works for, and so how often it has
+Work asks for a heartbeat interval. The lease knows what the device works on, and so how often it has
 to be renewed and whether a renewal is due at once. ``heartbeat.Heartbeat`` renews it.
 """
 
@@ -18,13 +18,13 @@ from itertools import takewhile
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 
 RENEWALS_REMEMBERED = 100
 """How many renewals are remembered: when the one before was sent, and when its own answer arrived."""
 
 INTERVAL_REMEMBERED = 120.0
-"""How long the heartbeat interval of a workflow is kept after its last run, in seconds."""
+"""How long the heartbeat interval of some work is kept after its last run, in seconds."""
 
 
 @lru_cache(64)
@@ -42,7 +42,7 @@ class Lease:
         self._own_interval, self.timeout, self.grace = interval, session.timeout, grace
         self.renewed_at = clock.time()
         self._renewals: deque[tuple[float, float]] = deque(maxlen=RENEWALS_REMEMBERED)
-        self._intervals: dict[float, float] = {}  # those that workflows ask for, and when they last did
+        self._intervals: dict[float, float] = {}  # those that work asks for, and when they last did
         self.next_renewal_in = 0.0
         """How long the heartbeat waits before it renews the lease, in seconds."""
         self.renewal_due = asyncio.Event()
@@ -80,27 +80,27 @@ class Lease:
 
     # -- how fresh it has to be --------------------------------------------------------------------------------------
 
-    def is_fresh(self, workflow: Workflow) -> bool:
-        """Whether the lease is recent enough to begin work of this workflow. Any thread may ask."""
-        # never after the device's own timeout, however patient the workflow: the store may have given it up
-        timeout = min(workflow.heartbeat_timeout, self.timeout)
-        spare = margin(timeout, self.grace) + min(workflow.heartbeat, self._own_interval) / 2
+    def is_fresh(self, work: Work) -> bool:
+        """Whether the lease is recent enough to begin this work. Any thread may ask."""
+        # never after the device's own timeout, however patient the work: the store may have given it up
+        timeout = min(work.heartbeat_timeout, self.timeout)
+        spare = margin(timeout, self.grace) + min(work.heartbeat, self._own_interval) / 2
         return self._clock.time() - self.renewed_at <= timeout - spare
 
-    def require(self, workflow: Workflow) -> bool:
-        """Keep the lease fresh for a workflow from now on: its work is here, or arrives after the next renewal. Returns
+    def require(self, work: Work) -> bool:
+        """Keep the lease fresh for some work from now on: it is here, or arrives after the next renewal. Returns
         whether it is fresh now; if not, a renewal is due at once, and ``work_waits`` for it."""
-        self._intervals[workflow.heartbeat] = self._clock.time()
-        fresh = self.is_fresh(workflow)
+        self._intervals[work.heartbeat] = self._clock.time()
+        fresh = self.is_fresh(work)
         if not fresh:
             self.work_waits = True
             self.renewal_due.set()
-        elif workflow.heartbeat < self.next_renewal_in:  # the next heartbeat would come too late for it
+        elif work.heartbeat < self.next_renewal_in:  # the next heartbeat would come too late for it
             self.renewal_due.set()
         return fresh
 
     def interval(self, *held: float) -> float:
-        """How often to renew, in seconds: as the most demanding workflow asks, of late or of the ``held`` runs."""
+        """How often to renew, in seconds: as the most demanding work asks, of late or of the ``held`` runs."""
         now = self._clock.time()
         self._intervals = {interval: at for interval, at in self._intervals.items() if now - at < INTERVAL_REMEMBERED}
         return min((self._own_interval, *self._intervals, *held))

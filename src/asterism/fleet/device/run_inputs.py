@@ -1,8 +1,8 @@
-"""Inputs of a run: references and secrets, filled into the command, environment or request of its workflow.
+"""Inputs of a run: references and secrets, filled into the command, environment or request of its work.
 
 The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
 looks like that, such as the result of another task, is given as ``{"$literal": …}``. ``{"files_from": …, "manifests":
-[…]}`` stands for files of another task. In ``env`` and ``http`` of the workflow, ``{"from": NAME, "select": …}`` refers
+[…]}`` stands for files of another task. In ``env`` and ``http`` of the work, ``{"from": NAME, "select": …}`` refers
 to an input of the run and ``{"secret": NAME}`` to a variable of the device. All secrets are collected, after the device
 policy has allowed each of them, before anything is evaluated: every later error message is masked.
 """
@@ -17,7 +17,7 @@ from asterism.base.secret_mask import Mask, secret_names
 from asterism.core.errors import DeviceUnavailable, safe_repr
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task_files import FILES_FROM, is_content_name, read_reference
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 from asterism.execution.plugin_actions import plugin_secrets
 from asterism.execution.task_inputs import MissingInput, References, ResolvedInputs, is_secret
 from asterism.execution.working_folder import InputFiles
@@ -35,13 +35,13 @@ MANIFESTS = "manifests"
 of the elements of a group."""
 
 
-def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
+def secrets_of(work: Work, run_input: Any, policy: DevicePolicy) -> frozenset[str]:
     """The names of the secrets that a run refers to; the device policy allows all of them, and the device has them.
     Evaluates nothing. Raises PolicyForbids, and DeviceUnavailable for a secret that this device does not have."""
-    if workflow.http is None and workflow.plugin is None and stands_for_itself(workflow, run_input):
+    if work.http is None and work.plugin is None and stands_for_itself(work, run_input):
         return frozenset()
-    policy.plugin(workflow.plugin)  # before it is imported
-    names = frozenset(_secret_names(workflow, run_input))
+    policy.plugin(work.plugin)  # before it is imported
+    names = frozenset(_secret_names(work, run_input))
     for name in sorted(names):
         policy.secret(name)
         if name not in os.environ:
@@ -49,9 +49,9 @@ def secrets_of(workflow: Workflow, run_input: Any, policy: DevicePolicy) -> froz
     return names
 
 
-def _secret_names(workflow: Workflow, run_input: Any) -> Iterator[str]:
-    yield from secret_names([workflow.env, workflow.http])
-    yield from plugin_secrets(workflow.plugin)
+def _secret_names(work: Work, run_input: Any) -> Iterator[str]:
+    yield from secret_names([work.env, work.http])
+    yield from plugin_secrets(work.plugin)
     for value in run_input.values() if isinstance(run_input, Mapping) else ():
         if is_secret(value):
             if not isinstance(value["secret"], str):
@@ -59,16 +59,16 @@ def _secret_names(workflow: Workflow, run_input: Any) -> Iterator[str]:
             yield value["secret"]
 
 
-def fill(workflow: Workflow, run_input: Any, mask: Mask) -> ResolvedInputs:
+def fill(work: Work, run_input: Any, mask: Mask) -> ResolvedInputs:
     """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and what an expression
     raises: call it under the mask."""
-    if stands_for_itself(workflow, run_input):
+    if stands_for_itself(work, run_input):
         return ResolvedInputs(dict(run_input), {}, mask)  # the usual case, on the hot path of every run
     if not isinstance(run_input, Mapping):
         raise MissingInput(f"the input of a run must be an object of named values, not {safe_repr(run_input)}")
     secrets = RunReferences({}, mask)
     values = {name: secrets.fill(value) if is_secret(value) else _bare(value) for name, value in run_input.items()}
-    return ResolvedInputs(values, RunReferences(values, mask).environment(workflow.env), mask)
+    return ResolvedInputs(values, RunReferences(values, mask).environment(work.env), mask)
 
 
 class RunReferences(References):
@@ -81,9 +81,9 @@ class RunReferences(References):
         return f"the workflow refers to the input {safe_repr(name)}, which the run does not have"
 
 
-def stands_for_itself(workflow: Workflow, run_input: Any) -> bool:
+def stands_for_itself(work: Work, run_input: Any) -> bool:
     """Whether neither the input nor the variables of the workflow hold a reference."""
-    return type(run_input) is dict and not workflow.env and CONSTANTS.issuperset(map(type, run_input.values()))
+    return type(run_input) is dict and not work.env and CONSTANTS.issuperset(map(type, run_input.values()))
 
 
 def is_files(value: Any) -> bool:
@@ -127,6 +127,3 @@ def _bare(value: Any) -> Any:
 
 def _is_literal(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {_LITERAL}
-
-
-# -- the work of a device ----------------------------------------------------------------------------------------------

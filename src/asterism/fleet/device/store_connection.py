@@ -13,7 +13,6 @@ from asterism.core.run.circuit_breaker import Completion
 from asterism.core.run.placement import Weights
 from asterism.core.run.run import COMPLETED, Owner, Progress, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
-from asterism.core.run.workflow import Workflow
 from asterism.fleet import settings
 from asterism.fleet.device import membership
 from asterism.fleet.device.device_connection import STEP_TIMEOUT, Complete, DeviceStep, End, OwnerStep, Standing
@@ -54,7 +53,6 @@ class StoreConnection:
     def __init__(self, fleet: Fleet, owner: Owner) -> None:
         self.fleet, self.owner, self._store = fleet, owner, fleet.store
         self.clock, self.url, self.store_time = fleet.clock, fleet.store.url, fleet.store.clock
-        self.remembered_workflow, self.workflow = fleet.workflows.remembered, fleet.workflows.get
         self.ended = fleet.waiters.ended
         self._limited = LimitedQueue(fleet.store, fleet.clock)
         self._last_end = float("-inf")  # the time of the last result
@@ -134,8 +132,8 @@ class StoreConnection:
     ) -> Run:
         return await self.fleet.ledger.change(run, partial(self._apply, step), patience=patience, tries=tries)
 
-    def _apply(self, step: DeviceStep, run: Run, flow: Workflow) -> Run:
-        return step.apply(run, flow, self.end_time() if isinstance(step, Complete) else self.store_time())
+    def _apply(self, step: DeviceStep, run: Run) -> Run:
+        return step.apply(run, self.end_time() if isinstance(step, Complete) else self.store_time())
 
     async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
         known = run if tried is None else run.id

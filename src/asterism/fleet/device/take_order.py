@@ -2,11 +2,11 @@
 
 An order says how many runs the device takes, which ones, and how each of them is taken.
 
-Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
-device policy. Reading and judging happen on the event loop; inside the transaction of the store (``take``) the order
-only looks up earlier judgements, and collects what has to be read or judged before it can be taken.
+Before it takes an offered run, the device judges it: it asks its executor, which knows the device policy, whether it
+would execute runs of this kind (``Run.kind``), and this one. Judging happens on the event loop; inside the transaction
+of the store (``take``) the order only looks up earlier judgements, and collects what has to be judged first.
 
-A gateway gets the order as data (``kinds``): it takes runs of the workflows that the device can execute, and the device
+A gateway gets the order as data (``kinds``): it takes runs of the kinds that the device can execute, and the device
 judges each of them just before the execution.
 
 The score of a device for runs that it takes itself, by the same formula as that of placement.
@@ -35,7 +35,7 @@ from asterism.core.run import transitions
 from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, mismatch_reason, resting_reason, score, unmet_reason
 from asterism.core.run.run import Run
 from asterism.core.run.session import RESTING, Session
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.work import Work
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.lease import Lease
@@ -49,43 +49,44 @@ JUDGED_AHEAD = 16
 
 
 class EnoughSeen(Exception):
-    """Ends the search of the store: enough runs have to be read or judged first."""
+    """Ends the search of the store: enough runs have to be judged first."""
 
 
 class Unseen(NamedTuple):
-    """What must be read (``kinds``) or judged (``runs``) before it can be taken."""
+    """What must be judged before it can be taken: kinds, each with a run of it, None if it cannot be read; and single
+    runs."""
 
-    kinds: set[tuple[str, int]]
-    runs: list[tuple[Run, Workflow]]
+    kinds: dict[str, Run | None]
+    runs: list[Run]
 
     def __bool__(self) -> bool:
         return bool(self.kinds or self.runs)
 
 
 class KindsToTake(NamedTuple):
-    """The workflows that a device can execute, as ``name@version``: those that it takes, each with its score, and
-    those for which its lease is not fresh enough now."""
+    """The kinds that a device can execute: those that it takes, each with its score, and those for which its lease is
+    not fresh enough now."""
 
     fresh: Mapping[str, Mapping[str, float]]
     stale: frozenset[str]
 
 
 class DeviceParts(NamedTuple):
-    """The parts of a device that decide what it takes. ``able`` are the kinds that it can execute, ``cleared`` the ids
-    of runs that were judged and would be executed."""
+    """The parts of a device that decide what it takes. ``able`` is the work of the kinds that it can execute,
+    ``cleared`` the ids of runs that were judged and would be executed."""
 
     connection: DeviceConnection
     worker: Worker
     lease: Lease
     acceptance: Acceptance
     own_score: OwnScore
-    able: set[str]
+    able: dict[str, Work]
     cleared: set[str]
 
 
 class TakeOrder:
     """Up to ``limit`` runs of any kind except ``not_kinds``; the first ``free`` of them start at once. With ``above``,
-    only runs of a higher priority. ``taken_kinds`` are the workflows of what was taken, or may have been. The
+    only runs of a higher priority. ``taken_kinds`` has the work of what was taken, or may have been, by kind. The
     connection sets ``look_in``, in how many seconds a rate has room for more, and ``look_when_free``, whether there may
     be more once a slot is free."""
 
@@ -94,12 +95,12 @@ class TakeOrder:
     ) -> None:
         self._device, self.not_kinds = device, not_kinds
         self.free, self.limit, self.above = free, limit, above
-        self.unseen = Unseen(set(), [])
+        self.unseen = Unseen({}, [])
         self.look_in: float | None = None
         self.look_when_free = False
-        self.stale: list[Workflow] = []
-        self.taken_kinds: dict[tuple[str, int], Workflow] = {}
-        self._scores: dict[tuple[str, int], Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
+        self.stale: list[Work] = []
+        self.taken_kinds: dict[str, Work] = {}
+        self._scores: dict[str, Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
         self._held = device.worker.in_use
         self._starts, self._moment = 0, float("-inf")
 
@@ -108,37 +109,36 @@ class TakeOrder:
         it only looks."""
         device = self._device
         worker = device.worker
-        kind = (run.workflow, run.version)
-        flow = self.taken_kinds.get(kind) or device.connection.remembered_workflow(*kind)
-        if flow is None or (kind not in self.taken_kinds and run.kind not in device.able):
+        kind = run.kind
+        if kind not in device.able:
             if kind in self.unseen.kinds:
                 raise EnoughSeen  # the whole queue may be of that kind
-            self.unseen.kinds.add(kind)
+            self.unseen.kinds[kind] = run
             return None
         if run.id in worker.held or (self._starts >= self.free and worker.waited_in_vain(run.id)):
             return None
         now = device.connection.store_time()
-        if device.acceptance.leaves_to_others(run, flow, now) or device.acceptance.refusal_reason(run, flow):
+        if device.acceptance.leaves_to_others(run, now) or device.acceptance.refusal_reason(run):
             return None
         if kind not in self.taken_kinds:
-            if not device.lease.is_fresh(flow):
-                self.stale.append(flow)
+            if not device.lease.is_fresh(run.work):
+                self.stale.append(run.work)
                 return None
-            self.taken_kinds[kind] = flow
-            self._scores[kind] = device.own_score.scores(flow, self._held)
-        if run.id not in device.cleared and worker.executor.judges_each(flow, run.input):
+            self.taken_kinds[kind] = run.work
+            self._scores[kind] = device.own_score.scores(run.work, self._held)
+        if run.id not in device.cleared and worker.executor.judges_each(run):
             if len(self.unseen.runs) >= max(self.limit, JUDGED_AHEAD):
                 raise EnoughSeen
-            self.unseen.runs.append((run, flow))
+            self.unseen.runs.append(run)
         if run.uses is not None and self._starts >= self.free:
             return None  # it would hold its limits while it waits for a slot
         if self.unseen:
-            return None  # nothing overtakes a run that must be judged first, or whose workflow must be read
+            return None  # nothing overtakes a run that must be judged first
         self._starts += 1
         if not (run.waiting_since or 0.0) <= self._moment <= now < self._moment + SAME_TIME:
             self._moment = now
         starts = self._starts <= self.free
-        return transitions.take(run, worker.owner, flow, self._moment, starts=starts, scores=self._scores[kind])
+        return transitions.take(run, worker.owner, self._moment, starts=starts, scores=self._scores[kind])
 
     def forget_kinds(self) -> None:
         """Nothing was taken: the search ended early."""
@@ -148,17 +148,14 @@ class TakeOrder:
     # -- for a gateway -----------------------------------------------------------------------------------------------
 
     def kinds(self) -> KindsToTake:
-        """The workflows that the device can execute now."""
+        """The kinds that the device can execute now."""
         device = self._device
         fresh, stale = {}, set()
-        for name in sorted(device.able):
-            flow = self._workflow(name)
-            if flow is None:
-                continue
-            if device.lease.is_fresh(flow):
-                fresh[name] = device.own_score.scores(flow, self._held)
+        for kind, work in sorted(device.able.items()):
+            if device.lease.is_fresh(work):
+                fresh[kind] = device.own_score.scores(work, self._held)
             else:
-                stale.add(name)
+                stale.add(kind)
         return KindsToTake(fresh, frozenset(stale))
 
     def held(self) -> list[str]:
@@ -171,15 +168,8 @@ class TakeOrder:
 
     def met(self, taken: list[Run], stale: list[str]) -> None:
         """A gateway has taken these runs, and left runs of these kinds because the lease was not fresh."""
-        for name in {*(run.kind for run in taken)}:
-            flow = self._workflow(name)
-            if flow is not None:
-                self.taken_kinds[flow.name, flow.version] = flow
-        self.stale += [flow for name in stale if (flow := self._workflow(name)) is not None]
-
-    def _workflow(self, kind: str) -> Workflow | None:
-        name, _, version = kind.rpartition("@")
-        return self._device.connection.remembered_workflow(name, int(version))
+        self.taken_kinds.update((run.kind, run.work) for run in taken)
+        self.stale += [self._device.able[kind] for kind in stale if kind in self._device.able]
 
 
 # -- own score ---------------------------------------------------------------------------------------------------------
@@ -212,16 +202,16 @@ class OwnScore:
             self._connection = quality
             self._known.clear()
 
-    def scores(self, flow: Workflow, used: int) -> Mapping[str, float]:
-        """The score for a run of this workflow while the device holds ``used`` runs, as ``Run.scores`` keeps it. Empty
+    def scores(self, work: Work, used: int) -> Mapping[str, float]:
+        """The score for a run with this work while the device holds ``used`` runs, as ``Run.scores`` keeps it. Empty
         while its rank is not known."""
-        key = (flow.needs, flow.wants, used)
+        key = (work.needs, work.wants, used)
         known = self._known.get(key)
         if known is None and self._rank is not None:
             session = self._session
             slots = max(session.slots, 1)
             here = Candidate(session.device, session.can, slots, min(used, slots), self._connection, self._rank)
-            value = round(score(here, (None, flow.needs), self._weights, flow.wants), 2)
+            value = round(score(here, (None, work.needs), self._weights, work.wants), 2)
             known = self._known[key] = {session.device: value}
         return known or NOTHING
 
@@ -305,28 +295,29 @@ class Acceptance:
         """Whether what it declines now is not refused: it rests, or is about to leave."""
         return self.draining or self.resting is not None
 
-    def refusal_reason(self, run: Run, flow: Workflow) -> str | None:
+    def refusal_reason(self, run: Run) -> str | None:
         """Why this device will not take a run; None if it will."""
         if self.resting is not None:
             return resting_reason(self.resting)
         if self._draining.is_set():
             return "it is being drained"
-        return mismatch_reason(self.session, run, flow, self._shown, holds)
+        return mismatch_reason(self.session, run, self._shown, holds)
 
-    def leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:
-        """Whether the workflow prefers another device. The coordinator assigns the run to it; if it does not in time,
+    def leaves_to_others(self, run: Run, now: float) -> bool:
+        """Whether the work prefers another device. The coordinator assigns the run to it; if it does not in time,
         any device may take the run."""
         elected = self._coordinator is not None and self._coordinator.elected
-        return leaves_to_others(run, flow, now, self._shown, elected=elected)
+        return leaves_to_others(run, now, self._shown, elected=elected)
 
 
-def leaves_to_others(run: Run, flow: Workflow, now: float, names: Mapping[str, Any], *, elected: bool) -> bool:
+def leaves_to_others(run: Run, now: float, names: Mapping[str, Any], *, elected: bool) -> bool:
     """See ``Acceptance.leaves_to_others``. ``names`` are those of the device in expressions, and ``elected`` is whether
     it is the coordinator, which executes orchestrations."""
-    if not flow.orchestration and flow.prefers is None:
+    work = run.work
+    if not work.orchestration and work.prefers is None:
         return False
     if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
         return False
-    if flow.orchestration and not elected:
+    if work.orchestration and not elected:
         return True
-    return flow.prefers is not None and unmet_reason(flow.prefers, names, holds) is not None
+    return work.prefers is not None and unmet_reason(work.prefers, names, holds) is not None

@@ -28,7 +28,6 @@ from asterism.core.json_values import plain_json
 from asterism.core.record import replace
 from asterism.core.run.run import COMPLETED, Grant, Run, queue_order
 from asterism.core.run.session import Session
-from asterism.core.run.workflow import Workflow
 from asterism.execution.function_calls import log_source
 from asterism.execution.task_inputs import call_apart
 from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun, Unwritten
@@ -159,7 +158,7 @@ class Worker:
 
     # -- runs arrive -------------------------------------------------------------------------------------------------
 
-    def receive(self, run: Run, workflow: Workflow, asked: float, unwritten: Unwritten | None = None) -> None:
+    def receive(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
         """Take a run whose grant to this device is committed. It begins if it has been started, else it waits for a
         slot. ``asked`` is when the device asked for it, by its own clock: the answer may have taken long, and the store
         may have taken the grant away since. The store need not have a run that is ``unwritten``."""
@@ -171,7 +170,7 @@ class Worker:
         started, now = run.started_at is not None, self._connection.clock.time()
         if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, self._make_log, unwritten)
+        held = HeldRun(run, grant, now, self._on_report, started, run.progress, self._make_log, unwritten)
         self.held[run.id] = held
         self.occupied.set()
         if unwritten is not None:
@@ -301,7 +300,6 @@ class Worker:
             log_source.set(held)
             work = RunWork(
                 run,
-                held.workflow,
                 run_input,
                 on_progress=held.set_progress,
                 on_output=held.set_output,
@@ -320,12 +318,12 @@ class Worker:
             took = clock.time() - began
             if isinstance(error, DeviceTrouble):
                 return self._broken_off(held, took, error)
-            self._health.record_end(held.workflow, took, error)
+            self._health.record_end(held.run.workflow, took, error)
             if isinstance(error, DeviceUnavailable) or (isinstance(error, PolicyForbids) and not error.begun):
                 return Decline(held.grant, str(error))
             return _failure(held, error)
         if not self._health.well:
-            self._health.record_end(held.workflow, clock.time() - began, None)
+            self._health.record_end(held.run.workflow, clock.time() - began, None)
         held.ending = True
         if is_small(value):
             return Complete(held.grant, value, held.progress, held.files)
@@ -348,7 +346,7 @@ class Worker:
     def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> OwnerStep:
         """The device could not do its own part: the run is lost, and the work has not failed."""
         log.warning("given up: %s", error, extra={"run": held.run.id})
-        self._health.record_end(held.workflow, seconds, error)
+        self._health.record_end(held.run.workflow, seconds, error)
         held.lost = True
         return BreakOff(held.grant, f"{self.owner.device}: {error}", held.progress)
 
@@ -358,7 +356,7 @@ class Worker:
         """Let the creator of a run write it with its end. Returns False if it has to be written before it ends."""
         if not isinstance(step, Complete):
             return False
-        after = step.apply(held.run, held.workflow, self._connection.end_time())
+        after = step.apply(held.run, self._connection.end_time())
         if not unwritten.completed(after, held.log_writes):
             return False
         held.unwritten = None
@@ -418,7 +416,7 @@ class Worker:
     async def _consumed(self, held: HeldRun, step: OwnerStep, consume: Consumer) -> bool:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
         end must be written by itself."""
-        after = step.apply(held.run, held.workflow, self._connection.end_time())
+        after = step.apply(held.run, self._connection.end_time())
         if after.status is not COMPLETED:
             return False
         # what follows is written with it, and may need its slot

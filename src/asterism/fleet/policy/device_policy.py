@@ -33,7 +33,8 @@ from typing import Any
 from asterism.base.secret_mask import secret_names
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path, kind_of, plugin_name
-from asterism.core.run.workflow import Workflow
+from asterism.core.run.run import Run
+from asterism.core.run.work import Workflow
 from asterism.execution.task_inputs import VARIABLE_PREFIX
 from asterism.fleet.policy.rule_patterns import (
     DEFAULT_PORTS,
@@ -136,12 +137,12 @@ class DevicePolicy:
 
     # -- beforehand --------------------------------------------------------------------------------------------------
 
-    def objection(self, workflow: Workflow) -> str | None:
-        """Why this device never executes a workflow, whatever its input; None if it may."""
+    def objection(self, subject: Run | Workflow) -> str | None:
+        """Why this device never executes a run, or runs of a workflow, whatever the input; None if it may."""
         if self.everything:
             return None
         reasons = []
-        for judged in self._judgements(workflow):
+        for judged in self._judgements(subject):
             try:
                 judged()
             except PolicyForbids as error:
@@ -150,27 +151,28 @@ class DevicePolicy:
                 continue
         return "; ".join(reasons) or None
 
-    def _judgements(self, workflow: Workflow) -> Iterator[Callable[[], object]]:
-        yield lambda: self.workflow(workflow.name)
-        if workflow.argv is not None and "{" not in workflow.argv[0] and "}" not in workflow.argv[0]:
-            yield lambda: self.command(workflow.argv[0])  # type: ignore[index]
-        if workflow.shell is not None:
+    def _judgements(self, subject: Run | Workflow) -> Iterator[Callable[[], object]]:
+        work = subject.work
+        yield lambda: self.workflow(subject.name if isinstance(subject, Workflow) else subject.workflow)
+        if work.argv is not None and "{" not in work.argv[0] and "}" not in work.argv[0]:
+            yield lambda: self.command(work.argv[0])  # type: ignore[index]
+        if work.shell is not None:
             yield self.shell
-        if workflow.call is not None:
-            yield lambda: self.call(workflow.call)
-        if workflow.plugin is not None:
-            yield lambda: self.plugin(workflow.plugin)
-        if workflow.http is not None:
-            known = _AUTHORITY.match(workflow.http["url"])
+        if work.call is not None:
+            yield lambda: self.call(work.call)
+        if work.plugin is not None:
+            yield lambda: self.plugin(work.plugin)
+        if work.http is not None:
+            known = _AUTHORITY.match(work.http["url"])
             if known is not None:
                 yield lambda: self.url(known[0])
-            headers = workflow.http.get("headers")
+            headers = work.http.get("headers")
             if isinstance(headers, Mapping):
                 yield lambda: self.headers(headers)
-        if kind_of(workflow) in ("argv", "shell", "agent", "plugin"):
-            yield lambda: self.directory(workflow.cwd)
-            yield lambda: self.variables(workflow.env)
-        for name in secret_names([workflow.env, workflow.http]):
+        if kind_of(work) in ("argv", "shell", "agent", "plugin"):
+            yield lambda: self.directory(work.cwd)
+            yield lambda: self.variables(work.env)
+        for name in secret_names([work.env, work.http]):
             yield partial(self.secret, name)
 
     # -- one by one; each raises PolicyForbids -----------------------------------------------------------------------

@@ -169,7 +169,7 @@ FEWEST_COPIED = 100
 NO_PEERS = "only SQLite stores exchange records with peers: all devices can share this store directly"
 """The refusal of a copy of a peer's record."""
 
-_INPUT, _STATE = COLUMNS.index("input"), COLUMNS.index("state")
+_KEY, _INPUT, _STATE = map(COLUMNS.index, ("key", "input", "state"))
 
 Row = tuple[Any, ...]
 
@@ -331,7 +331,7 @@ class Committer(Workers[Job]):
                 written += job.writes
                 job.succeed()
             elif job.inserts and job.run not in present:
-                job.fail(Conflict(f"key {job.inserts[0][5]}"))
+                job.fail(Conflict(f"key {job.inserts[0][_KEY]}"))
             else:
                 job.fail(Conflict(f"run {job.run}"))
         topics = topics_of(written)

@@ -45,6 +45,7 @@ from asterism.store.row_codec import (
     session_of,
     stored_notice,
     to_text,
+    waiting_of,
 )
 
 _STATUSES = {str(status): status for status in RunStatus}
@@ -139,7 +140,7 @@ class Reads:
         return readable(lambda row: (run_of(row[:width]), session_of(row[width:])), [tuple(row) for row in rows])
 
     async def waiting(self) -> list[WaitingRuns]:
-        return [WaitingRuns(*row) for row in await self._broad.fetch(statements()["waiting"])]
+        return [waiting_of(row) for row in await self._broad.fetch(statements()["waiting"])]
 
     async def limited(self) -> list[LimitedRuns]:
         return readable(limited_of, await self._broad.fetch(statements()["limited"]))
@@ -162,9 +163,6 @@ class Reads:
     async def last_ends(self, batch: str, limit: int) -> list[float]:
         rows = await self._broad.fetch(statements()["last_ends"], batch, limit) if storable(batch) else []
         return [row[0] for row in rows]
-
-    async def kinds(self) -> set[str]:
-        return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}
 
     async def sessions(self, *, ended: bool = False, device: str | None = None) -> list[Session]:
         if device is not None and not storable(device):

@@ -181,8 +181,8 @@ WHERE sessions.state = 'ended' OR (
 LIMIT $2
 
 -- name: waiting
-SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0))
-FROM runs WHERE offered = 1 OR offered = 2 GROUP BY workflow, version, pinned
+SELECT workflow, min(work), pinned, count(*), min(coalesce(waiting_since, 0))
+FROM runs WHERE offered = 1 OR offered = 2 GROUP BY workflow, digest, pinned
 
 -- name: limited
 -- Runs that wait for limits, and runs that hold some: of the others, which are paused or wait for their series, none.
@@ -215,9 +215,6 @@ ORDER BY batch, status, cancelled
 
 -- name: last_ends
 SELECT ended_at FROM runs WHERE batch = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT $2
-
--- name: kinds
-SELECT DISTINCT workflow, version FROM runs
 
 -- name: prune_runs
 -- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time. The runs of a

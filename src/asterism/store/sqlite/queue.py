@@ -21,6 +21,7 @@ from asterism.store.store_errors import StoreCorrupt
 _OFFERS_END = STATEMENTS["offers_end"]
 _OFFERS = STATEMENTS["offers"]
 _FAR = 2**62
+_PRIORITY, _CREATED_AT = map(row_codec.COLUMNS.index, ("priority", "created_at"))
 _log = logging.getLogger(__name__)
 
 
@@ -101,7 +102,7 @@ class TakeJob(Job):
         for row in rows:
             if len(statements) >= self.request.limit:
                 break
-            place = Place(-row[6], row[3], row[0])
+            place = Place(-row[_PRIORITY], row[_CREATED_AT], row[0])
             try:
                 run = row_codec.run_of(row)
             except StoreCorrupt as error:  # it must not keep devices from taking the others

@@ -215,7 +215,7 @@ def orphans(cursor: sqlite3.Cursor, now: float, limit: int) -> list[tuple[Run, S
 
 
 def waiting(cursor: sqlite3.Cursor) -> list[WaitingRuns]:
-    return [WaitingRuns(*row) for row in cursor.execute(STATEMENTS["waiting"]).fetchall()]
+    return list(map(row_codec.waiting_of, cursor.execute(STATEMENTS["waiting"])))
 
 
 def limited(cursor: sqlite3.Cursor) -> list[LimitedRuns]:
@@ -342,7 +342,3 @@ def came_from_peers(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> set[str]:
 
 def came_from(cursor: sqlite3.Cursor, store: str) -> list[Run]:
     return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["came_from"], (store,)).fetchall()]
-
-
-def kinds(cursor: sqlite3.Cursor) -> set[str]:
-    return {f"{workflow}@{version}" for workflow, version in cursor.execute(STATEMENTS["kinds"]).fetchall()}

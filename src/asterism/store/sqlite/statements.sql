@@ -118,7 +118,7 @@ WHERE offered = 1
   AND not_before <= :now
   AND (pinned IS NULL OR pinned = :device)
   AND instr(avoid, :avoided) = 0
-  AND workflow || '@' || version NOT IN (SELECT value FROM json_each(:not_kinds))
+  AND workflow || '@' || digest NOT IN (SELECT value FROM json_each(:not_kinds))
 ORDER BY urgency, created_at, id
 LIMIT :page;
 
@@ -233,14 +233,14 @@ LIMIT ?;
 
 -- name: waiting
 -- Each part has a partial index with its very condition.
-SELECT workflow, version, pinned, count(*), min(coalesce(waiting_since, 0.0))
+SELECT workflow, work, pinned, count(*), min(coalesce(waiting_since, 0.0))
 FROM (
-    SELECT workflow, version, pinned, waiting_since FROM runs WHERE offered = 1
+    SELECT workflow, digest, work, pinned, waiting_since FROM runs WHERE offered = 1
     UNION ALL
-    SELECT workflow, version, pinned, waiting_since FROM runs WHERE offered = 2
+    SELECT workflow, digest, work, pinned, waiting_since FROM runs WHERE offered = 2
 )
-GROUP BY workflow, version, pinned
-ORDER BY workflow, version, pinned;
+GROUP BY workflow, digest, pinned
+ORDER BY workflow, digest, pinned;
 
 -- name: limited
 -- Runs that wait for limits, and runs that hold some: of the others, which are paused or wait for their series, none.
@@ -378,9 +378,6 @@ LIMIT ?;
 
 -- name: judges
 SELECT DISTINCT left_to FROM feed WHERE open = 1;
-
--- name: kinds
-SELECT DISTINCT workflow, version FROM runs;
 
 -- name: open_copies
 SELECT run, left_to FROM feed WHERE open = 1;

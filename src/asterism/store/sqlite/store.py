@@ -220,7 +220,6 @@ class SqliteStore:
     usage = in_thread(reads.usage)
     came_from_peers = in_thread(reads.came_from_peers)
     came_from = in_thread(reads.came_from)
-    kinds = in_thread(reads.kinds)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         names = row_codec.to_text(list(ids))

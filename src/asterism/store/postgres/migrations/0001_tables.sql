@@ -5,8 +5,8 @@
 
 -- Names may be long, and an index has no room for that. Two kinds with one hash would share one list of the queue, and
 -- one of them might be passed over for the other; with 64 bits that does not happen in the life of a fleet.
-CREATE FUNCTION kind_hash(workflow text, version bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT hashtextextended(workflow, version) $$;
+CREATE FUNCTION kind_hash(workflow text, digest text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT hashtextextended(workflow, hashtextextended(digest, 0)) $$;
 
 CREATE FUNCTION pin_hash(device text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN device IS NULL THEN 0 ELSE hashtextextended(device, 1) END $$;
@@ -15,6 +15,7 @@ CREATE TABLE runs (
     id text COLLATE "C" PRIMARY KEY,
     workflow text COLLATE "C" NOT NULL,
     version bigint NOT NULL,
+    digest text COLLATE "C" NOT NULL, -- of the work
     created_at double precision NOT NULL,
     series text COLLATE "C",
     key text COLLATE "C",
@@ -24,6 +25,7 @@ CREATE TABLE runs (
     label text, -- what people call it
     batch text COLLATE "C", -- the name of the runs to which it belongs
     uses text COLLATE "C", -- of limits, as JSON
+    work text COLLATE "C" NOT NULL, -- as JSON
     input text NOT NULL,
     revision bigint NOT NULL,
     status text COLLATE "C" NOT NULL,
@@ -50,7 +52,7 @@ CREATE TABLE runs (
 
 -- Each index is partial. An update that changes none of what they mention (a start, a wish) touches no index at all.
 CREATE UNIQUE INDEX runs_by_key ON runs (key) WHERE key IS NOT NULL;
-CREATE INDEX runs_offered ON runs (kind_hash(workflow, version), pin_hash(pinned), (-priority), created_at, id)
+CREATE INDEX runs_offered ON runs (kind_hash(workflow, digest), pin_hash(pinned), (-priority), created_at, id)
     WHERE offered = 1;
 CREATE INDEX runs_avoiding ON runs (id) WHERE offered = 1 AND avoid <> '';
 CREATE INDEX runs_by_session ON runs (session) WHERE session IS NOT NULL;
@@ -229,8 +231,8 @@ CREATE TYPE changed_run AS (
     ended_at double precision, state text
 );
 CREATE TYPE new_run AS (
-    id text, workflow text, version bigint, created_at double precision, series text, key text, priority bigint,
-    pinned text, timeout double precision, label text, batch text, uses text, input text, revision bigint,
+    id text, workflow text, version bigint, digest text, created_at double precision, series text, key text, priority bigint,
+    pinned text, timeout double precision, label text, batch text, uses text, work text, input text, revision bigint,
     status text, epoch bigint, device text,
     session text, stop_request text, avoid text, offered smallint, due_at double precision, not_before double precision,
     waiting_since double precision, ended_at double precision, state text
@@ -264,7 +266,8 @@ DECLARE
 BEGIN
     WITH done AS (
         INSERT INTO runs (
-            id, workflow, version, created_at, series, key, priority, pinned, timeout, label, batch, uses, input,
+            id, workflow, version, digest, created_at, series, key, priority, pinned, timeout, label, batch, uses, work,
+            input,
             revision, status, epoch, device, session, stop_request, avoid, offered,
             due_at, not_before, waiting_since, ended_at, state
         )
@@ -362,25 +365,25 @@ CREATE FUNCTION lists_of(devices text[], not_kinds text[]) RETURNS TABLE (kind b
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE kinds AS (
         (
-            SELECT kind_hash(workflow, version) AS kind, workflow, version FROM runs WHERE offered = 1
-            ORDER BY kind_hash(workflow, version) DESC LIMIT 1
+            SELECT kind_hash(workflow, digest) AS kind, workflow, digest FROM runs WHERE offered = 1
+            ORDER BY kind_hash(workflow, digest) DESC LIMIT 1
         )
         UNION ALL
         SELECT before.*
         FROM kinds, LATERAL (
-            SELECT kind_hash(workflow, version), workflow, version FROM runs
-            WHERE offered = 1 AND kind_hash(workflow, version) < kinds.kind
-            ORDER BY kind_hash(workflow, version) DESC LIMIT 1
+            SELECT kind_hash(workflow, digest), workflow, digest FROM runs
+            WHERE offered = 1 AND kind_hash(workflow, digest) < kinds.kind
+            ORDER BY kind_hash(workflow, digest) DESC LIMIT 1
         ) AS before
     ), suitable AS (
-        SELECT kind FROM kinds WHERE workflow || '@' || version <> ALL (not_kinds)
+        SELECT kind FROM kinds WHERE workflow || '@' || digest <> ALL (not_kinds)
     )
     SELECT kind, pin_hash(NULL) FROM suitable
     UNION ALL
     SELECT kind, pinned.pin FROM suitable, (SELECT DISTINCT pin_hash(name) AS pin FROM unnest(devices) AS name) AS pinned,
     LATERAL (
         SELECT 1 FROM runs
-        WHERE offered = 1 AND kind_hash(workflow, version) = suitable.kind AND pin_hash(runs.pinned) = pinned.pin
+        WHERE offered = 1 AND kind_hash(workflow, digest) = suitable.kind AND pin_hash(runs.pinned) = pinned.pin
         LIMIT 1
     ) AS somewhat
 $$;
@@ -396,7 +399,7 @@ CREATE FUNCTION next_offered(
         SELECT one.* FROM unnest(kinds, pins) AS list (kind, pin), LATERAL (
             SELECT runs.id, -runs.priority AS urgency, runs.created_at, row_number() OVER () = chunk AS more
             FROM runs
-            WHERE offered = 1 AND kind_hash(workflow, version) = list.kind AND pin_hash(pinned) = list.pin
+            WHERE offered = 1 AND kind_hash(workflow, digest) = list.kind AND pin_hash(pinned) = list.pin
                 AND not_before <= now AND strpos(avoid, avoiding) = 0 AND -runs.priority < -above
                 AND (-runs.priority, runs.created_at, runs.id) > (after_urgency, after_time, after_id)
             ORDER BY -runs.priority, runs.created_at, runs.id
@@ -432,7 +435,7 @@ BEGIN
     IF cardinality(kinds) = 1 THEN -- so it is in most fleets, and there is nothing to merge
         RETURN QUERY
         SELECT * FROM runs
-        WHERE offered = 1 AND kind_hash(workflow, version) = kinds[1] AND pin_hash(pinned) = pins[1]
+        WHERE offered = 1 AND kind_hash(workflow, digest) = kinds[1] AND pin_hash(pinned) = pins[1]
             AND not_before <= now AND strpos(avoid, avoiding) = 0 AND -priority < -above
         ORDER BY -priority, created_at, id
         LIMIT wanted
@@ -478,7 +481,7 @@ BEGIN
     IF cardinality(kinds) = 1 THEN -- so it is in most fleets, and there is nothing to merge
         RETURN QUERY
         SELECT * FROM runs
-        WHERE offered = 1 AND kind_hash(workflow, version) = kinds[1] AND pin_hash(pinned) = pins[1]
+        WHERE offered = 1 AND kind_hash(workflow, digest) = kinds[1] AND pin_hash(pinned) = pins[1]
             AND not_before <= now AND strpos(avoid, avoiding) = 0 AND -priority < -above
         ORDER BY -priority, created_at, id
         LIMIT wanted;

@@ -1,4 +1,4 @@
--- Runs and what belongs to them. What is searched for has a column; the rest of a run is JSON, in `input` and `state`.
+-- Runs and what belongs to them. What is searched for has a column; the rest of a run is JSON, in `work`, `input` and `state`.
 -- The large columns come last, so that a scan over the others need not read them. Every index costs something with
 -- every write: each is partial, and holds only the rows that somebody looks for.
 
@@ -6,6 +6,7 @@ CREATE TABLE runs (
     id            TEXT PRIMARY KEY NOT NULL,
     workflow      TEXT NOT NULL,
     version       INTEGER NOT NULL,
+    digest        TEXT NOT NULL, -- of the work
     created_at    REAL NOT NULL,
     series        TEXT,
     key           TEXT,
@@ -28,6 +29,7 @@ CREATE TABLE runs (
     ended_at      REAL,
     urgency       INTEGER NOT NULL, -- the priority with its sign changed
     uses          TEXT, -- of limits, as JSON
+    work          TEXT NOT NULL,
     input         TEXT NOT NULL,
     state         TEXT NOT NULL
 );
