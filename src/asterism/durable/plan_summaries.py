@@ -218,7 +218,7 @@ class UnreadablePlan(Record):
 
 
 def state_name(state: str, owner: Session | None, *, cancelling: bool) -> str:
-    """The state of a plan as people see it: its own, or ``cancelling`` from the request on, or ``at_rest`` if it has
+    """The state of a plan as people see it: its own, or ``cancelling`` once its head says so, or ``at_rest`` if it has
     started and no process runs it."""
     if cancelling and state not in ENDED:
         return "cancelling"
