@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asterism.fleet.backfills import read_backfill, start_backfill
 
 from asterism.api.credentials import Credentials
 from asterism.api.local import fleet_handlers, schedule_handlers  # noqa: F401
@@ -76,13 +75,13 @@ def plan_schedule(scene: SystemScene) -> Names:
     plan = Constellation("etl")
     plan.add(Task("a", argv=["true"]))
     scene.ask(lambda fleet: fleet.schedules.add("etl", plan=plan, cron="0 3 * * *", after_previous="success"))
-    scene.ask(lambda fleet: start_backfill(fleet, "etl", "2026-01-01", "2026-01-03"))
+    scene.ask(lambda fleet: fleet.schedules.start_backfill("etl", "2026-01-01", "2026-01-03"))
     return {}
 
 
 def backfill(*fields: str) -> State:
     async def read(fleet: Fleet) -> list[Any]:
-        last = await read_backfill(fleet, "etl")
+        last = await fleet.schedules.read_backfill("etl")
         return [getattr(last, field) for field in fields]
 
     return lambda scene, names: scene.ask(read)

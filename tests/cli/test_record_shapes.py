@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asterism.fleet.backfills import start_backfill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +62,7 @@ async def _records(fleet: Fleet) -> None:
     store = fleet.store
     await Credentials(store).create("ci", scopes=["observe"], by="ann", valid_for=60.0)
     await enrol(store, await invite(store, name="den"), "den", "ab" * 32)
-    await start_backfill(fleet, "planned", "2026-01-01", "2026-01-03")
+    await fleet.schedules.start_backfill("planned", "2026-01-01", "2026-01-03")
     batch = EditBatch((CancelTask("a"),))
     waiting = WaitingEdit(1, batch, 1.0, 2.0, ("by rule",), ("a",))
     rejected = RejectedEdit(1, 1.0, 1, "ann", "", (), None, ())
@@ -130,7 +129,7 @@ SCENES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("schedule", "schedule-history", "schedule-plan", "backfill"), ("schedule", "plan list")),
     **dict.fromkeys(("event", "event-key", "event-log", "events"), ("event",)),
     **dict.fromkeys(("limit", "limit-account"), ("limit", "runs why", "fleet")),
-    **dict.fromkeys(("issue-series", "issue-series-history", "series"), ("series", "fleet")),
+    **dict.fromkeys(("issue-series", "issue-series-history"), ("series", "fleet")),
     **dict.fromkeys(("workflow", "workflow-version"), ("workflow", "runs show", "runs why", "device scores")),
     **dict.fromkeys(("coordinator", "device", "gateway", "store"), ("device", "fleet", "store info", "plan list")),
     **dict.fromkeys(("credential", "login"), ("token",)),

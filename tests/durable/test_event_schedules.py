@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from asterism.fleet.backfills import start_backfill
 
 from asterism.core.errors import TooLarge
 from asterism.core.plan.constellation import Constellation
@@ -270,5 +269,5 @@ async def test_what_needs_ticks_is_refused(stage: Stage) -> None:
     with pytest.raises(InvalidSchedule, match=r"creates a plan for each event 'payment/\*'\. Send one with"):
         await fleet.schedules.run("orders")
     with pytest.raises(InvalidSchedule, match="creates plans for events; a backfill creates those of ticks"):
-        await start_backfill(fleet, "orders", "1970-01-01", None)
+        await fleet.schedules.start_backfill("orders", "1970-01-01", None)
     assert await fleet.schedules.next_times("orders") == []

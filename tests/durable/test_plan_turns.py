@@ -7,7 +7,6 @@ import contextlib
 from typing import Any
 
 import pytest
-from asterism.fleet.backfills import read_backfill, start_backfill
 
 from asterism.core.errors import PlanOverlaps
 from asterism.core.plan.constellation import Constellation
@@ -192,9 +191,9 @@ async def test_a_backfill_skips_and_replaces_nothing(stage: Stage, overlap: str)
     await fleet.schedules.add("film", plan=plan("film", overlap), cron="0 * * * *", plan_text="asterism: 1\n")
     stage.spawn(runner(stage).run())
     await stage.device("desk")
-    await start_backfill(fleet, "film", "1970-01-12T03:00", "1970-01-12T07:00", parallel=3)
+    await fleet.schedules.start_backfill("film", "1970-01-12T03:00", "1970-01-12T07:00", parallel=3)
     for _ in range(600):
-        backfill = await read_backfill(fleet, "film")
+        backfill = await fleet.schedules.read_backfill("film")
         if backfill.ended_at is not None:
             break
         await asyncio.sleep(1.0)
