@@ -25,15 +25,15 @@ STEP = "bench.durable.calls:step"
 TASKS = 200
 
 BUDGET = {
-    "core": 85.0,
-    "orchestrator": 28.0,
-    "durable": 75.0,
-    "store": 50.0,
-    "execution": 20.0,
-    "fleet": 85.0,
+    "core": 40.0,
+    "orchestrator": 24.0,
+    "durable": 60.0,
+    "store": 40.0,
+    "execution": 18.0,
+    "fleet": 45.0,
     "base": 20.0,
-    STANDARD_LIBRARY: 195.0,
-    "all": 540.0,
+    STANDARD_LIBRARY: 170.0,
+    "all": 380.0,
 }
 """The calls that a task of a chain may cost at most, by the package of the functions and together."""
 

@@ -230,7 +230,6 @@ async def _until_the_end(fleet: Fleet) -> float:
 async def _shortened(fleet: Fleet) -> Compaction:
     """Shorten the journal now, long or not."""
     kept = await _loaded(fleet)
-    kept.plan.ended_runs = None  # an owner would have listed them first
     before, limits = kept.head.first, (compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK)
     journal = journal_writer.JournalWriter(fleet.store, fleet.clock, random.Random(0), kept, _raise)
     gc.collect()

@@ -202,7 +202,7 @@ PLANS = (
     Row("plan cancel nightly", "was already cancelled, by ann: not tonight.", cancelled, state, "cancelled"),
     Row("plan cancel nightly --json", '"ended": true', cancelled, state, "cancelled"),
     Row("plan cancel nightly", "completed", completed, state, "completed", code=64),
-    Row("plan remove nightly --reason old", "is removed, with 2 runs.", completed, left_behind, ("old", 0, [])),
+    Row("plan remove nightly --reason old", "is removed, with 0 runs.", completed, left_behind, ("old", 0, [])),
     Row("plan remove nightly", "has not ended (ready), and is not", stored, tasks, ["build", "test"], code=64),
     Row("plan files film", "render.frames  3 bytes  out/2.txt", filmed),
     Row("plan files film render --json", '"path": "out/1.txt"', filmed),

@@ -131,7 +131,8 @@ def test_an_edit_that_adds_a_handler_reopens_the_plan_and_repairs_it(scene: Scen
 
 
 def test_runs_retry_names_the_command_for_a_plan(scene: Scene) -> None:
-    failed(scene)
+    scene.ok("limit", "set", "disk", "1")
+    failed(scene, PLAN.replace('exit 3; echo loaded",', 'exit 3; echo loaded", uses: {disk: 1},'))
     (run,) = scene.json("runs", "list", "--status", "failed")
     result = scene.run("runs", "retry", run["id"])
     assert result.exit_code != 0

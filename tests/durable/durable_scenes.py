@@ -13,19 +13,17 @@ import pytest
 
 from asterism.base import expressions
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.journal import Finish
 from asterism.core.plan.task import Task
-from asterism.core.run import transitions
-from asterism.core.run.run import Run, RunStatus
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, load
-from asterism.durable.unwritten_runs import WRITE_AFTER
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.result import Result
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import PutRegister, PutRun, Query, Write
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.protocol import PutRegister, Write
+from asterism.store.store_errors import Conflict, StoreUnavailable
 from tests.durable import durable_work
 from tests.durable.durable_work import DONE
 from tests.laboratory.simulator.fleet_world import SimHost
@@ -172,37 +170,51 @@ def overtaken_slowly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asy
     return reached, go
 
 
-async def overtake(stage: Stage) -> None:
-    await changed_by_somebody(stage, await only_run(stage))
+def overtake(stage: Stage) -> None:
+    """Let the first task end, and refuse the commit of its end: the plan is read again."""
+    refuse_next_end(stage)
     durable_work.gate("a").set()
 
 
-async def only_run(stage: Stage) -> Run:
-    (run,) = await stage.store.find(Query(statuses=frozenset({RunStatus.PROCESSING})))
-    return run
+def refuse_next_end(stage: Stage) -> None:
+    """Refuse the next commit of an end, as if another process had changed something of it."""
+    commit = stage.store.commit
+
+    async def picky(writes: Sequence[Write]) -> None:
+        if ends_a_task(writes):
+            stage.store.commit = commit  # type: ignore[method-assign]
+            raise Conflict("run that another process has written")
+        await commit(writes)
+
+    stage.store.commit = picky  # type: ignore[method-assign]
+
+
+def ends_a_task(writes: Sequence[Write]) -> bool:
+    records = [write.value for write in writes if isinstance(write, PutRegister)]
+    return any(isinstance(step, Finish) for record in records for step in getattr(record, "steps", ()))
 
 
 async def written(*names: str) -> None:
-    """Wait until tasks have begun, and for so long that the store has their runs."""
+    """Wait until tasks have begun, and a little longer."""
     for name in names:
         await durable_work.gate(f"{name} begun").wait()
-    await asyncio.sleep(2 * WRITE_AFTER)
+    await asyncio.sleep(1.0)
 
 
-async def changed_by_somebody(stage: Stage, run: Run) -> None:
-    """Change a run without the knowledge of its device."""
-    wished = transitions.pause(run, stage.store.clock(), "bob")
-    await stage.store.commit([PutRun(wished, run.revision)])
-
-
-def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Make the commit of an end slow. Returns an event that is set when it begins, and one that lets it continue."""
+def slowly_completed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, refused: bool = False
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Make the commit of an end slow. Returns an event that is set when it begins, and one that lets it continue. The
+    first one may be ``refused`` then."""
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+    refusals = [Conflict("run that another process has written")] if refused else []
 
     async def slow(writes: Sequence[Write]) -> None:
-        if any(isinstance(write, PutRegister) and "Finish(" in str(write.value) for write in writes):
+        if ends_a_task(writes):
             reached.set()
             await go.wait()
+            if refusals:
+                raise refusals.pop()
         await commit(writes)
 
     monkeypatch.setattr(stage.store, "commit", slow)
@@ -216,12 +228,12 @@ __all__ = [
     "agent",
     "behind",
     "chain",
-    "changed_by_somebody",
+    "ends_a_task",
     "heard_by",
     "left",
-    "only_run",
     "overtake",
     "overtaken_slowly",
+    "refuse_next_end",
     "slowly_completed",
     "staged",
     "task",

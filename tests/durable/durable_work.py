@@ -45,6 +45,15 @@ async def in_order(name: str) -> str:
     return await wait(name)
 
 
+async def noted(name: str) -> str:
+    """Notes when it begins, and when it is over."""
+    BEGUN.append(name)
+    try:
+        return await wait(name)
+    finally:
+        BEGUN.append(f"{name} is over")
+
+
 async def reporting(name: str, run: Any) -> str:
     """Reports progress, and waits."""
     run.report(1, 2)
@@ -54,6 +63,19 @@ async def reporting(name: str, run: Any) -> str:
 async def printing(name: str) -> str:
     print(f"{name} says hello")
     return await work(name)
+
+
+async def talking(name: str) -> str:
+    """Prints before and after it waits for its gate."""
+    print(f"{name} begins")
+    value = await wait(name)
+    print(f"{name} ends")
+    return value
+
+
+async def talks_and_fails(name: str) -> None:
+    print(f"{name} fails")
+    await fail(name)
 
 
 async def who_am_i() -> str:

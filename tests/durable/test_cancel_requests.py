@@ -130,9 +130,9 @@ async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage)
     await asyncio.sleep(100.0)
     assert not second.done()  # the first owner is alive
     running.cancel()
-    durable_work.gate("a").set()
     await asyncio.wait([running])
     assert (await second).state is CANCELLED
+    durable_work.gate("a").set()
     stored = await stage.load()
     assert stored.head.epoch == 2
     assert told_of_cancelling(stored.plan) == ["by ann: not tonight"]
@@ -211,7 +211,6 @@ async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Sta
     await running
     await plan_actor.cancel_plan(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
     await asyncio.sleep(10_000.0)
-    assert await stage.fleet().prune(1000.0) == 1
     await stage.fleet().prune(1000.0)
     left_over = {register.key.partition("/")[0] for register in await stage.store.registers("")}
     assert not left_over & {"plan", "journal", "workflow-version", "cancel"}

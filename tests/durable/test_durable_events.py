@@ -15,9 +15,8 @@ from tests.durable import durable_work
 from tests.durable.durable_scenes import (
     Stage,
     chain,
-    changed_by_somebody,
     heard_by,
-    only_run,
+    refuse_next_end,
     slowly_completed,
     task,
 )
@@ -160,7 +159,7 @@ async def test_a_reloaded_execution_publishes_nothing_false(stage: Stage, monkey
     for name in "ab":
         durable_work.gate(name).set()
         await asyncio.sleep(1.0)
-    await changed_by_somebody(stage, await only_run(stage))
+    refuse_next_end(stage)
     durable_work.gate("c").set()
     await stage.until(lambda: len(asked) > 1)
     await asyncio.sleep(1.0)

@@ -30,7 +30,8 @@ RESULTS = [f"{name} done" for name in NAMES]
 
 @pytest.mark.virtual_time
 async def test_elements_are_runs_and_the_group_is_none(stage: Stage) -> None:
-    result = await stage.orchestrator().run(grouped(), params={"day": "monday"})
+    await stage.device("kitchen")
+    result = await stage.orchestrator(local=0).run(grouped(), params={"day": "monday"})
     assert result["it"].value == RESULTS
     keys = {run.key for run in await stage.store.find(Query())}
     assert {str(key).split("/")[1] for key in keys} == {"list", "it[a]", "it[b]", "it[c]", "last"}

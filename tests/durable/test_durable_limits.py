@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,8 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.core.plan.task import Task
-from asterism.core.run.run import Run
 from asterism.durable.plan_submissions import submit_plan
 from asterism.durable.stored_plans import explain_task
-from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns
 from asterism.fleet.stored_limits import remove_limit, set_limit
 from asterism.store.protocol import PutRun, Query, Write
 from tests.durable.durable_scenes import DONE, Stage, task
@@ -59,25 +56,6 @@ async def test_functions_of_two_plans_in_two_processes_share_a_limit(
     assert [result.state for result in results] == [ConstellationState.COMPLETED] * 2
     assert max(counts) == 2
     assert len(DONE) == 40
-
-
-async def test_a_function_that_uses_a_limit_has_a_run_in_the_store_before_it_begins(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody would count what the process of a plan executes without a run in the store."""
-    begun: list[str] = []
-    make = UnwrittenRun.__init__
-
-    def noted(self: UnwrittenRun, runs: UnwrittenRuns, run: Run, *more: Any) -> None:
-        begun.append(str(run.key))
-        make(self, runs, run, *more)
-
-    monkeypatch.setattr(UnwrittenRun, "__init__", noted)
-    await set_limit(stage.store, Limit("warehouse", 1))
-    plan = using("nightly", 2)
-    plan.add(task("plain"))
-    await stage.orchestrator().run(plan)
-    assert [key.split("/")[1] for key in begun] == ["plain"]
 
 
 async def test_a_plan_that_uses_an_unknown_limit_is_refused(stage: Stage) -> None:

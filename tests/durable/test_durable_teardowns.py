@@ -175,13 +175,15 @@ async def test_a_teardown_of_a_cancelled_plan_waits_for_a_device_without_limit(s
 
 
 async def test_a_teardown_that_was_given_up_before_the_cancellation_runs_all_the_same(stage: Stage) -> None:
-    first = stage.orchestrator(host="there")
+    kitchen = await stage.device("kitchen")
+    first = stage.orchestrator(host="there", local=0)
     running = asyncio.ensure_future(first.run(database()))
     await durable_work.gate("load begun").wait()
     durable_work.gate("load").set()
     await durable_work.gate("drop begun").wait()
     running.cancel()
     await asyncio.wait([running])
+    kitchen.drain(hand_back=True)
     await stage.device("bystander", slots=0)
     await asyncio.sleep(2 * 300.0)
     [run] = [

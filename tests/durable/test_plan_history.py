@@ -96,7 +96,7 @@ async def test_the_plan_at_a_version_is_as_its_owner_had_it(
     seen = watch_versions(monkeypatch)
     await lived(stage)
     monkeypatch.undo()
-    assert len(seen) > 5
+    assert len(seen) > 3
     assert [version.version for version in await versions(stage.store, "nightly")] == [0, *seen]
     for version, picture in seen.items():
         past = await plan_at(stage.store, "nightly", version)
@@ -197,7 +197,7 @@ async def test_readers_beside_a_writer_and_a_compaction_see_every_event_once(
 
 async def test_a_read_is_bounded_and_the_next_one_continues(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_history, "EVENTS_PER_READ", 5)
-    await insert_plan(stage.store, chain(*"abcdef", call="slow"))
+    await insert_plan(stage.store, chain(*"abcdefghijkl"))
     follower = await PlanFollower.open(stage.store, "nightly")
     await stage.orchestrator().run_stored("nightly")
     read = [await follower.read() for _ in range(40)]

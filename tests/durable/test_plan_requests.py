@@ -337,7 +337,8 @@ async def test_the_next_owner_applies_what_the_dead_one_did_not(stage: Stage, mo
         asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
         stage.spawn(stage.orchestrator(host="elsewhere").standby("nightly"))
         await asyncio.sleep(1.0)
-    job.cancel()
+        job.cancel()
+        await asyncio.sleep(0.1)
     answer = await asking
     assert answer.by in ("nightly@elsewhere", None)
     assert edits_by((await stage.load()).plan, "bob") == 1

@@ -83,7 +83,8 @@ async def test_a_plan_that_was_removed_or_replaced_is_not_told_from_memory(stage
 
 
 async def test_the_runs_of_one_task_are_searched_by_its_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await stage.orchestrator().run(chain("a", "ab", "A"))
+    await stage.device("kitchen")
+    await stage.orchestrator(local=0).run(chain("a", "ab", "A"))
     found: list[int] = []
     find = stage.store.find
 

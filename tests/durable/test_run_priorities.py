@@ -133,5 +133,6 @@ async def test_a_run_is_created_with_the_priority_with_which_its_task_counts(sta
     plan = Constellation("nightly")
     plan.add(task("low", priority="low"))
     plan.add(task("urgent", priority="critical"), "low")
-    await stage.orchestrator().run(plan)
+    await stage.device("kitchen")
+    await stage.orchestrator(local=0).run(plan)
     assert (await run_of(stage, "low")).priority == Priority.CRITICAL

@@ -20,7 +20,7 @@ from asterism.fleet import retention
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
 from tests.durable import durable_work
-from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, task, written
+from tests.durable.durable_scenes import DONE, Stage, chain, refuse_next_end, task, written
 
 
 async def owned(store: Store, kept: StoredConstellation, who: str) -> JournalWriter:
@@ -100,7 +100,7 @@ async def test_a_local_pause_survives_a_reload(stage: Stage) -> None:
     stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await written("a")
     orchestrator.pause("nightly")
-    await changed_by_somebody(stage, await only_run(stage))
+    refuse_next_end(stage)
     durable_work.gate("b").set()
     durable_work.gate("a").set()
     await asyncio.sleep(30.0)

@@ -18,7 +18,6 @@ from asterism.core.plan.task import Priority, Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.devices import LocalDevice
-from asterism.store.protocol import Query
 from tests.durable import durable_work
 
 pytestmark = pytest.mark.slow
@@ -55,14 +54,13 @@ class Work:
 
 
 @asynccontextmanager
-async def running(url: str | None, plan: Constellation, slots: int) -> AsyncIterator[tuple[Any, Any]]:
-    """The plan in this process, in memory or in a store, and a function that returns the runs that wait there."""
+async def running(url: str | None, plan: Constellation, slots: int) -> AsyncIterator[Any]:
+    """The plan in this process, in memory or in a store."""
     if url is None:
-        yield asyncio.ensure_future(Orchestrator([LocalDevice("here", slots=slots)]).run(plan)), None
+        yield asyncio.ensure_future(Orchestrator([LocalDevice("here", slots=slots)]).run(plan))
         return
     async with await Fleet.open(url) as fleet:
-        job = asyncio.ensure_future(DurableOrchestrator(fleet, local=slots).run(plan))
-        yield job, lambda: fleet.runs(Query(offered=True, workflow=f"plan:{plan.id}"))
+        yield asyncio.ensure_future(DurableOrchestrator(fleet, local=slots).run(plan))
 
 
 async def until(condition: Callable[[], Any], job: asyncio.Future[Any]) -> None:
@@ -85,12 +83,10 @@ async def check_order(url: str | None, slots: int, seed: int) -> None:
         waiting.remove(begun[place])
         active.append(begun[place])
 
-    async with running(url, work.plan, slots) as (job, offered):
+    async with running(url, work.plan, slots) as job:
         while len(active) < slots:
             await next_begins()
         while active:
-            while offered is not None and len(await offered()) < len(waiting):
-                assert not job.done()
             ended = active.pop(chance.randrange(len(active)))
             durable_work.gate(ended).set()
             await until(lambda name=ended: durable_work.DONE[name], job)

@@ -115,7 +115,7 @@ async def test_a_slot_is_kept_for_a_run_while_it_is_written_and_the_devices_are_
     assert ((await other.create(flow)).device, (await third).device) == ("attic", "attic"), "two runs for one slot"
 
 
-def choose_without_reservation(self: Any, run: Any, near: Any) -> Any:
+def choose_without_reservation(self: Any, run: Any, near: Any, busy: Any) -> Any:
     return self._known[1].choose(run, near=near)
 
 

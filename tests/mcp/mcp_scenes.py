@@ -68,6 +68,8 @@ async def running_plan(
     """The same, beside a process that runs the plan ``nightly``, whose first task waits at its gate."""
     async with plan_server() as (scene, stage):
         stage.spawn(stage.orchestrator(**plan or {}).run(chain("a", "b", "c", call="wait")))
+        if plan is not None and plan.get("local") == 0:
+            await stage.device("kitchen")
         await gate("a begun").wait()
         async with Client(server_of(scene, *scopes), **options) as client:
             yield client, scene, stage

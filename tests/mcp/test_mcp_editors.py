@@ -305,7 +305,7 @@ async def test_a_plan_that_limits_its_editors_is_retried_by_a_person(
 
 
 async def test_the_run_of_a_task_is_cancelled_by_an_edit() -> None:
-    async with running_plan(plan=FIXES) as (ann, _, _):
+    async with running_plan(plan={**FIXES, "local": 0}) as (ann, _, _):
         await written("a")
         [run] = (await call(ann, "list_runs"))["items"]
         with pytest.raises(Refused, match="is a task of plan 'nightly': cancel it with edit_plan"):

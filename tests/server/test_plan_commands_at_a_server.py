@@ -16,9 +16,9 @@ from asterism.cli.log_output import LogOptions, print_plan_log
 from asterism.cli.plan import plan_watch
 from asterism.core.plan.edits import RemoveTask
 from asterism.durable.plan_history import versions
-from asterism.durable.stored_plans import task_runs
+from asterism.durable.task_logs import stored_logs
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutLog, StoredChunk
+from asterism.store.protocol import PutRegister
 from tests.durable.durable_scenes import Stage, written
 from tests.durable.durable_work import gate
 from tests.server.server_scenes import BASE, ServerScene, ended, plan_server, plan_text
@@ -78,9 +78,16 @@ async def test_a_caller_of_a_server_signs_with_no_other_name() -> None:
 
 async def print_line(fleet: Fleet, task: str, number: int) -> None:
     """As if the execution of a task printed its line of this number."""
-    [execution] = await task_runs(fleet.store, "nightly", task)
-    chunk = StoredChunk(execution.run.epoch, number, number, [[fleet.store.clock(), "stdout", f"{task} {number}"]])
-    await fleet.store.commit([PutLog(execution.run.id, execution.run.epoch, [chunk])])
+    store, about = fleet.store, [task, 1, 1]
+    [log] = [log.id for log in await stored_logs(store, "nightly") if log.task == task] or [
+        fleet.run_ids.new(store.clock())
+    ]
+    writes = [
+        (f"log/nightly/{log}", about),
+        (f"log-part/nightly/{log}/{number:012d}", [[store.clock(), "stdout", f"{task} {number}"]]),
+    ]
+    new = [PutRegister(key, value, None) for key, value in writes if await store.register(key) is None]
+    await store.commit(new)
 
 
 class CutConnection:

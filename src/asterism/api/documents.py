@@ -483,9 +483,9 @@ class StoryEntry(Document):
 
 
 class Attempt(Document):
-    """One run of the fleet that executed a task."""
+    """One execution of a task: a run of the fleet, or by the process of its plan; then ``run`` is null."""
 
-    run: str
+    run: str | None
     status: str
     device: str | None
     created_at: float
@@ -545,7 +545,8 @@ class LogEntry(Document):
 
 
 class TaskLogEntry(LogEntry):
-    """A line that a task printed. ``run`` is the run of the fleet that executed it."""
+    """A line that a task printed. ``run`` is the run of the fleet that executed it, or the id of an execution by the
+    process of the plan."""
 
     run: str
     task: str

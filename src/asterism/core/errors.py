@@ -270,6 +270,9 @@ class DeviceUnavailable(AsterismError):
 class DeviceLost(AsterismError):
     """A device vanished during the work. The outcome of the work is unknown."""
 
+    counts = True
+    """Whether it counts against the losses that the task survives."""
+
 
 class DeviceTrouble(AsterismError):
     """The device could not do its own part, such as starting a process or writing a file. The work counts as lost, not

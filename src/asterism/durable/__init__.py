@@ -1,4 +1,4 @@
-"""Durable plans: kept in a store, they survive the process that runs them; tasks are runs of a fleet.
+"""Durable plans: kept in a store, they survive the process that runs them; tasks on other devices are runs of a fleet.
 
 ::
 
@@ -10,7 +10,9 @@
 ========================  ==============================================================================================
 ``durable_orchestrator``  ``DurableOrchestrator``: run, run_stored, standby, and commands that are durable on return
 ``ownership``             ``Ownership``: one plan while this process owns it: take over, run, reload, leave
-``fleet_device``          the fleet as the only device of the orchestrator: one run for each execution of a task
+``plan_process``          the process of a plan as a device of the orchestrator: its tasks are facts of the journal
+``fleet_device``          the fleet as the other device: one run for each execution of a task
+``task_logs``             the logs of the tasks that the process of a plan executes itself
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs, and packs the records it replaced
@@ -27,23 +29,27 @@
 ========================  ==============================================================================================
 
 How they work together: ``DurableOrchestrator`` uses the scheduler and the execution of ``asterism.orchestrator``, with
-``FleetDevice`` as the only device and the clock of the store as the clock. ``JournalWriter`` is the journal that the
-execution asks before it publishes an event or calls an editor. For each plan there is one ``Ownership``.
+two devices, ``PlanProcess`` and ``FleetDevice``, and the clock of the store as the clock. ``JournalWriter`` is the
+journal that the execution asks before it publishes an event or calls an editor. For each plan there is one
+``Ownership``.
 
-The end of a durable task, if this process executes it::
+The end of a task that this process executes::
 
-    Worker                   the function returned; the end of the run is not written yet
-      FleetDevice.consume    the execution of the task gets the result, and the end waits for the commit
-        Execution            records the end and starts the next tasks, whose runs wait for the commit too
-          JournalWriter      one commit: the record with all these steps, the end of the run, the new runs
+    PlanProcess.execute      the function returned
+      Execution              records the end and starts the next task
+        JournalWriter        one commit: the record with both steps; the next task waits for it
+          PlanProcess        begins the work
 
 Invariants:
 
 - A step is durable before anything outside this process can see it: an event, a call of the editor, a run.
 - A record has the next number and is written once, and its commit expects the record before it. So at most one process
   continues a plan, whatever the clocks say; the other one gets ``OwnershipLost``, and nothing of its commit happened.
-- A started task has exactly one run, whose key names the plan, the task and the epoch.
-- If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
+- A task that is started in the fleet has exactly one run, whose key names the plan, the task and the epoch.
+- A task that the process of the plan executes is started again by the next owner, when the process before has
+  certainly stopped it. Its death is not the failure of the task.
+- If another process changed something of a commit, ``ReloadRequired``: the owner loads the plan again. Its own tasks
+  go on.
 - A plan that has ended is reopened by one commit, which writes the record and the head.
 - Replaying the journal gives the plan that its owner had, to the byte.
 - A cancellation is final, a pause can be ended. Both are facts of the head, which every owner obeys.

@@ -34,7 +34,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from asterism.core.errors import AsterismError
-from asterism.core.plan.journal import SCHEMA, UnreadableJournal, check_schema, rest_to_json
+from asterism.core.plan.journal import SCHEMA, UnreadableJournal, check_schema, lock_to_json
 from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key, record_number
@@ -94,12 +94,12 @@ class Compaction:
         """A record with so many steps is about to be written. The plan is now exactly what it says."""
         stored = self._stored
         known = stored.steps + steps
-        if known < LONG_JOURNAL or self._task is not None or self._failed or stored.plan.ended_runs:
-            return  # a snapshot does not name runs that have ended and that the store may not have
+        if known < LONG_JOURNAL or self._task is not None or self._failed:
+            return
         if known >= STEPS_PER_TASK * len(stored.plan):
             self._cut = (
                 stored.plan.take_snapshot(),
-                json.dumps(rest_to_json(stored.plan, stored.lock), separators=(",", ":")),
+                json.dumps({"lock": lock_to_json(stored.lock)}, separators=(",", ":")),
                 known,
             )
 

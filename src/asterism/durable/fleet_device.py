@@ -1,12 +1,14 @@
-"""The fleet as the only device of a durable orchestrator: each task becomes a run.
+"""The fleet as a device of a durable orchestrator: a task that goes there becomes a run.
 
 The run is written in the same commit as the step that starts the task, under a key that names the plan, the task and
-the epoch. So a started task always has its run, and one execution never has two: after a crash the next owner finds the
-run by its key, and waits for it. A function that the process of the plan executes itself is the exception: the step
-names its run, and the run is written with its end, or when it lasts (``unwritten_runs.py``).
+the epoch. So a task that was started in the fleet always has its run, and one execution never has two: after a crash
+the next owner finds the run by its key, and waits for it.
 
 The run retries failed work (the ``retries`` of the task) and work whose device was lost (a limit of its own). The end
 of a run is final.
+
+The other device of the orchestrator is its own process (``plan_process.py``), which goes first. A task for which it has
+no free slot goes to the fleet only if another device could take it now.
 """
 
 from __future__ import annotations
@@ -15,49 +17,56 @@ import asyncio
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asterism.base.expressions import holds
 from asterism.base.trace_context import current_traceparent
-from asterism.core.errors import DeviceUnavailable, RecordedError, RunRefused
+from asterism.core.errors import DeviceLost, DeviceUnavailable, RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, JsonObject, is_short, plain_json
 from asterism.core.limits import check_uses, uses_text
 from asterism.core.plan.edit_rules import KnownDevices
-from asterism.core.plan.journal import BegunRun, EndedRun, RecordedConstellation
-from asterism.core.plan.node import AttemptTimes, Node
+from asterism.core.plan.journal import RecordedConstellation
+from asterism.core.plan.node import AttemptTimes, Node, is_process
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.plan.task import Lane, Task, import_path, kind_of
 from asterism.core.plan.task_files import handles_files
+from asterism.core.record import defaults_of
 from asterism.core.run import transitions
 from asterism.core.run import work as run_work
-from asterism.core.run.placement import mismatch_reason
-from asterism.core.run.run import COMPLETED, Grant, Owner, Run
+from asterism.core.run.placement import Placer, capable, mismatch_reason
+from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.session import ENDED
 from asterism.core.run.transitions import attempts_of, was_executed
 from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.durable.journal_store import OwnershipLost
-from asterism.durable.journal_writer import JournalWriter, UnwrittenEnd
-from asterism.durable.unwritten_runs import UnwrittenRun, UnwrittenRuns, before_end, complete
+from asterism.durable.journal_writer import JournalWriter
 from asterism.execution import task_inputs
 from asterism.execution.task_inputs import MissingInput, call_apart, is_secret
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF
 from asterism.fleet.device.run_inputs import CONSTANTS, MANIFESTS, literal
-from asterism.fleet.fleet import Fleet, orchestrator_device
+from asterism.fleet.fleet import PLACER_AGE, Fleet
 from asterism.fleet.joinable_devices import enrolment_of, known_devices
-from asterism.fleet.ledger import UnknownRun, blob_of
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.fleet.stored_limits import read_limits
 from asterism.orchestrator.devices import Work, input_files
-from asterism.orchestrator.execution import timed
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.roster import DEVICE, PROCESS, Member, Roster
+from asterism.orchestrator.roster import DEVICE, PROCESS, Active, Member, Roster
 from asterism.orchestrator.unchanged_tasks import UNKNOWN
 from asterism.store.optimistic_update import until_available
-from asterism.store.protocol import PutRun, Query, Write
-from asterism.store.store_errors import StoreUnavailable
+from asterism.store.protocol import PutRun, Query
+from asterism.store.store_errors import StoreError, StoreUnavailable
 
-STOPPED = "the store was not reached in time"
-"""Why work in the process of a plan was lost although the process lives."""
+if TYPE_CHECKING:
+    from asterism.durable.plan_process import PlanProcess
+
+
+def process_lost(why: str) -> DeviceLost:
+    """The error of a task whose process, that of its plan, died or was cut off. That says nothing about the task."""
+    error = DeviceLost(why)
+    error.counts = False
+    return error
 
 
 class RunFailed(RecordedError):
@@ -71,7 +80,8 @@ class FleetRoster(Roster):
 
     def __init__(self, device: FleetDevice) -> None:
         super().__init__([device], "score")
-        self._fleet = device.fleet
+        (self.fleet,) = self
+        self.device = device
         self._known: KnownDevices | None = None
 
     def known_devices(self) -> KnownDevices | None:
@@ -80,22 +90,16 @@ class FleetRoster(Roster):
     async def learn_devices(self) -> None:
         """Read the devices of the store. While it is unavailable, an edit may name any."""
         try:
-            self._known = await known_devices(self._fleet.store)
+            self._known = await known_devices(self.device.fleet.store)
         except StoreUnavailable:
             self._known = None
 
     def serves(self, member: Member, lane: Lane) -> bool:
         return True
 
-    def find(self, device_id: str) -> Member | None:
-        return next(iter(self), None)
-
     async def could_run(self, maker: Sequence[str], plan_id: str, task: Task) -> bool:
-        member = next(iter(self), None)
-        assert member is not None
-        assert isinstance(member.device, FleetDevice)
         name = f"{plan_id}@{maker[1]}" if maker[0] == PROCESS else maker[1]
-        return maker == await self.maker(plan_id, name) and await member.device.could_run(name, plan_id, task)
+        return maker == await self.maker(plan_id, name) and await self.device.could_run(name, plan_id, task)
 
     async def maker(self, plan_id: str, device: str, began_at: float = math.inf) -> Sequence[str]:
         """The process that runs a plan is a device with the name of the plan: its machine counts. Of a device behind a
@@ -103,8 +107,111 @@ class FleetRoster(Roster):
         own = f"{plan_id}@"
         if device.startswith(own):
             return [PROCESS, device.removeprefix(own)]
-        enrolment = await enrolment_of(self._fleet.store, device, began_at)
+        enrolment = await enrolment_of(self.device.fleet.store, device, began_at)
         return UNKNOWN if enrolment is None else [DEVICE, device, enrolment]
+
+
+class PlanRoster(FleetRoster):
+    """The roster of one plan: the process that runs it, if that has slots, and the fleet of all plans (``shared``)."""
+
+    def __init__(self, shared: FleetRoster, process: PlanProcess | None) -> None:
+        super().__init__(shared.device)
+        self._shared, self._process = shared, process
+        self.fleet = self._members[shared.device.id] = shared.fleet
+        self.wake: Callable[[], None] = lambda: None
+        self._served: dict[Lane, bool] = {}  # by the process
+        self._placer: Placer | None = None
+        self._room: dict[Lane, int] = {}  # on other devices, as of that placer
+        self._look: asyncio.Task[None] | None = None
+        self._looked = False
+        if process is not None:
+            self._members[process.id] = process.member
+            process.woken = self._process_woken
+
+    def known_devices(self) -> KnownDevices | None:
+        return self._shared.known_devices()
+
+    async def learn_devices(self) -> None:
+        await self._shared.learn_devices()
+
+    def profiles(self) -> list[tuple[str, frozenset[str], int | None]]:
+        return self._shared.profiles()
+
+    def resumes(self, node: Node) -> Member | None:
+        """The fleet, which also waits until an earlier process is gone."""
+        return self.fleet
+
+    def choose(self, lane: Lane) -> Member | None:
+        process = self._process
+        if process is not None and self._serves(process, lane):
+            if process.has_room:
+                return process.member
+            if not self._room_elsewhere(lane):
+                return None
+        return self.fleet if self.fleet.free else None
+
+    def _serves(self, process: PlanProcess, lane: Lane) -> bool:
+        served = self._served.get(lane)
+        if served is None:
+            served = self._served[lane] = capable(process.member, lane)
+        return served
+
+    def move(self, active: Active, member: Member) -> None:
+        """Give a task that one device has to another one."""
+        before, active.member = active.member, member
+        self.assign(member)
+        self.release(before)
+
+    def _process_woken(self) -> None:
+        """The process may have room again."""
+        assert self._process is not None
+        lanes = self._process.member.waiting_lanes
+        for queue, lane in lanes:
+            queue.activate(lane)
+        lanes.clear()
+        self.wake()
+
+    def _room_elsewhere(self, lane: Lane) -> bool:
+        """Whether another device could take a task of a lane now, by what is known of the fleet. If not, look again."""
+        placer = self.device.fleet.known_placer
+        if placer is not None and placer is not self._placer:
+            self._placer, self._room = placer, {}
+        room = 0
+        if placer is not None:
+            room = self._room[lane] if lane in self._room else self._count_room(placer, lane)
+            self._room[lane] = max(0, room - 1)
+        if not room and self._look is None:
+            self._look = asyncio.get_running_loop().create_task(self._look_again())
+        return room > 0
+
+    def _count_room(self, placer: Placer, lane: Lane) -> int:
+        assert self._process is not None
+        plan, _, _ = self._process.id.rpartition("@")
+        wanted, needs = lane or (None, frozenset[str]())
+        work = run_work.Work(call=NO_ACTION, needs=needs)
+        run = Run("", f"{PREFIX}{plan}", 0, 0.0, plan, work, pinned=wanted)
+        return sum(
+            session.idle
+            for session in placer.sessions.values()
+            if session.device != self._process.id and placer.refusal_reason(session, run) is None
+        )
+
+    async def _look_again(self) -> None:
+        """Read the devices of the fleet, as tasks wait for one."""
+        fleet = self.device.fleet
+        try:
+            if self._looked:
+                await fleet.clock.sleep(PLACER_AGE)
+            self._looked = True
+            with contextlib.suppress(StoreError):
+                await fleet.placer()
+        finally:
+            self._look = None
+        self._process_woken()
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
 
 
 def work_for(task: Task, run_terms: Mapping[str, Any]) -> run_work.Work:
@@ -143,17 +250,55 @@ async def no_action() -> None:
 
 class PlanRuns:
     """What the fleet device knows of one plan. ``resumed`` are the executions (task, epoch) that were running when this
-    process took the plan over, each with its run if the journal names it. ``run_terms`` are the terms of its runs.
+    process took the plan over; ``lost`` are those of them that an earlier process executed itself, with its name.
+    ``run_terms`` are the terms of its runs.
     ``leaving``: another process continues the plan, so runs that stop are not cancelled."""
 
     def __init__(
         self,
         journal: JournalWriter,
         run_terms: Mapping[str, Any],
-        resumed: Mapping[tuple[str, int], BegunRun | None],
+        roster: PlanRoster,
+        resumed: Collection[tuple[str, int]],
+        lost: Mapping[tuple[str, int], str],
     ) -> None:
-        self.journal, self.run_terms, self.resumed = journal, run_terms, resumed
+        self.journal, self.run_terms, self.roster = journal, run_terms, roster
+        self.resumed, self.lost = resumed, lost
+        self._plain: dict[tuple[Any, ...], run_work.Work] = {}
         self.leaving = False
+        self._gone: dict[tuple[str, float], asyncio.Task[None]] = {}
+
+    async def gone(self, fleet: Fleet, device: str, timeout: float) -> None:
+        """Wait until earlier processes of this name have certainly stopped the work of a task with this timeout."""
+        waiting = self._gone.get((device, timeout))
+        if waiting is None:
+            own = self.journal.head.owner or ""
+            waiting = asyncio.create_task(sessions_over(fleet, device, own, timeout))
+            self._gone[device, timeout] = waiting
+        await asyncio.shield(waiting)
+
+    def close(self) -> None:
+        """The plan is left, or read again."""
+        self.leaving = True
+        self.roster.close()
+        for waiting in self._gone.values():
+            waiting.cancel()
+
+    def plain(self, task: Task) -> run_work.Work:
+        """The work of a task that this process executes itself."""
+        plain = task.call is not None and not task.env and not handles_files(task)
+        shape = (task.call, task.cwd, task.timeout) if plain else None
+        work = None if shape is None else self._plain.get(shape)
+        if work is None:
+            work = work_for(task, self.run_terms)
+            if shape is not None:
+                self._plain[shape] = work
+        return work
+
+    async def never(self) -> NoReturn:
+        """The plan was lost: the next owner says how its tasks ended, and this one is about to abandon them."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
 
 
 class FleetDevice:
@@ -170,38 +315,30 @@ class FleetDevice:
     def __init__(self, fleet: Fleet, slots: int, run_terms: Mapping[str, Any]) -> None:
         self.fleet, self.slots, self._terms = fleet, slots, run_terms
         self._plans: dict[str, PlanRuns] = {}
-        self._unwritten = UnwrittenRuns()
 
-    async def attach(self, journal: JournalWriter) -> PlanRuns:
+    async def attach(self, journal: JournalWriter, roster: PlanRoster) -> PlanRuns:
         """Get ready for the tasks of a plan. The terms that are stored with it outrank those of this process."""
         name, stored = journal.head.name, journal.head.terms
         run_terms = {term: stored.get(term, own) for term, own in self._terms.items()}
         resumed = {
-            (node.id, node.epoch): journal.plan.begun_run(node.id)
+            (node.id, node.epoch): node.device
             for node in journal.plan.nodes.values()
             if node.status is RUNNING and node.tentative is None and node.device is not None
         }
-        self._unwritten.attach(journal, resumed)
-        plan = self._plans[name] = PlanRuns(journal, run_terms, resumed)
-        runs = await self._unlisted_runs(journal.plan.ended_runs or (), plan)
-        journal.plan.ended_runs = None
-        journal.list_runs(runs)
+        local = {
+            f"{PREFIX}{name}/{task}/{epoch}": (task, epoch) for (task, epoch), at in resumed.items() if is_process(at)
+        }
+        if local:
+            runs = Query(keys=frozenset(local))
+            for run in await until_available(self.fleet.clock, lambda: self.fleet.store.find(runs)):
+                del local[run.key or ""]  # it was a run, which that process had claimed
+        lost = {execution: resumed[execution] or "" for execution in local.values()}
+        plan = self._plans[name] = PlanRuns(journal, run_terms, roster, resumed.keys(), lost)
         return plan
 
-    def write_all(self, name: str) -> None:
-        """Write the runs that execute here, in the next commit of the journal."""
-        self._unwritten.write_all(name)
-
-    def detach(self, name: str, ends: Sequence[UnwrittenEnd]) -> None:
-        """The plan is left, or read again. ``ends`` were in a commit that did not happen."""
+    def detach(self, name: str) -> None:
+        """The plan is left, or read again."""
         self._plans.pop(name, None)
-        self._unwritten.keep_ends(ends)
-
-    async def forget(self, name: str) -> None:
-        """The plan is left for good. An end that was refused is written if the next owner has written its run."""
-        for end in self._unwritten.abandon(name):
-            if await self.fleet.store.run(end.run.id) is not None:
-                await complete(self.fleet, end)
 
     async def could_run(self, device: str, name: str, task: Task) -> bool:
         """Whether a device of the fleet could run a task of a plan now, by all that the store knows of it."""
@@ -215,18 +352,20 @@ class FleetDevice:
 
     async def execute(self, work: Work) -> Any:
         plan = self._plans[work.constellation]
+        if (device := plan.lost.get((work.task.id, work.epoch))) is not None:
+            await plan.gone(self.fleet, device, loss_timeout(work.task))
+            raise process_lost(f"{device} was gone before it ended")
         try:
             if (work.task.id, work.epoch) in plan.resumed:
-                ended = await self._end_of(await self._resumed_run(work, plan), plan.journal)
+                run = await self._resumed_run(work, plan)
             else:
-                ended = await self._executed(work, plan)
+                run = await self._created_run(work, plan)
+            ended = await self.fleet.wait(run.id)
         except asyncio.CancelledError:
             await self._cancel(work, plan)
             raise
         except OwnershipLost:
-            # the next owner says how it ended; the execution that waits for this one is about to be abandoned
-            await asyncio.get_running_loop().create_future()
-            raise
+            await plan.never()
         if ended.given_up and _must_run(plan.journal.plan, work):
             raise DeviceUnavailable(ended.error or "")
         _record_end(plan.journal.plan, work, ended, self.fleet.store.clock())
@@ -238,127 +377,26 @@ class FleetDevice:
         kind, _, message = (ended.error or "").partition(": ")
         raise RunFailed(kind, message) if message else RunFailed("RunFailed", kind)
 
-    async def _executed(self, work: Work, plan: PlanRuns) -> Run:
-        """The run of a new execution, once it has ended. What this process can do itself, it begins without a run in
-        the store."""
-        run = await self._new_run(work, plan)
-        # what uses limits or has files needs a run in the store: only its grant holds them
-        at_once = work.task.call is not None and run.uses is None and run.work.outputs is None
-        unwritten = await self._begin_here(run, work, plan) if at_once else None
-        if unwritten is None:
-            run = await self._place(run, work, plan)
-        else:
-            run, ended = unwritten.run, await unwritten.end
-            if ended is not None:
-                return ended
-            if unwritten.given_up and (unwritten.writing is None or not await unwritten.write()):
-                lost = transitions.lose(run, self.fleet.store.clock(), STOPPED, counted=False)
-                run = await self._place(lost, work, plan)
-        return await self._end_of(run, plan.journal)
-
-    async def _begin_here(self, run: Run, work: Work, plan: PlanRuns) -> UnwrittenRun | None:
-        """Begin a run on the device of this process, as soon as the journal says so. None if that cannot take it."""
-        local = self.fleet.local
-        if local is None or not local.reserve(run):
-            return None
-        asked = self.fleet.clock.time()
-        try:
-            begun = local.accept(run, run.created_at)
-            _record_device(plan.journal.plan, work, begun, unwritten=True)
-            await plan.journal.commit()
-            unwritten = self._unwritten.add(begun, work, plan.journal, self.fleet)
-            local.begin(begun, asked, unwritten)
-        finally:
-            local.unreserve(run)
-        if unwritten.held is None:
-            await unwritten.write()  # the next heartbeat says whether this device may begin it after all
-        return unwritten
-
-    async def _end_of(self, run: Run, journal: JournalWriter) -> Run:
-        """The run once it has ended. If this process executes it, its end is committed together with the steps that
-        follow from it. The plan therefore takes the end into account before it is durable: all of it is written, or
-        nothing."""
-        if not self.fleet.executes_here(run.id):
-            return await self.fleet.wait(run.id)
-        heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
-
-        async def consume(write: PutRun, *more: Write) -> bool:
-            if heard.done() or journal.sealed:
-                return False
-            heard.set_result(write.run)  # first, so that the steps that follow are recorded before the commit
-            try:
-                await journal.commit(write, *more)
-            except OwnershipLost:
-                return False
-            return True
-
-        ended = await self.fleet.waiters.consume(run.id, consume, heard)
-        if ended is None:
-            raise UnknownRun(run.id)
-        return ended
-
     async def _resumed_run(self, work: Work, plan: PlanRuns) -> Run:
-        """The run of an execution that had begun when this process read the plan. This process may execute it, or know
-        its end; else it is found by its key. One that another process began and did not write is written now, as the
-        run of that process: the fleet finds out whether it is lost, as for every run."""
-        unwritten, end = self._unwritten.get(_key(work)), self._unwritten.take_end(_key(work))
-        if unwritten is not None and await unwritten.write():
-            return unwritten.run
-        if end is not None:
-            await plan.journal.commit(PutRun(before_end(end), None))
-            await until_available(self.fleet.clock, lambda: complete(self.fleet, end))
-            return end.run
+        """The run of an execution that had begun when this process read the plan, by its key. The process before may
+        have had no time to write it."""
         stored = await self._stored_run(work, plan)
-        if stored is not None:
-            return stored
-        if (begun := plan.resumed[work.task.id, work.epoch]) is not None:
-            return await self._write_begun(begun, work, plan)
+        return await self._created_run(work, plan) if stored is None else stored
+
+    async def _created_run(self, work: Work, plan: PlanRuns) -> Run:
         return await self._place(await self._new_run(work, plan), work, plan)
 
-    async def _write_begun(self, begun: BegunRun, work: Work, plan: PlanRuns) -> Run:
-        """Write a run that another process began: as its run, or as a lost one if nothing is known of its session."""
-        run = (await self._new_run(work, plan)).changed(id=begun.id)
-        sessions = await until_available(self.fleet.clock, lambda: self.fleet.store.sessions(ended=True))
-        session = next((session for session in sessions if session.id == begun.session), None)
-        device = orchestrator_device(work.constellation, "") if session is None else session.device
-        run = transitions.take(run, Owner(device, begun.session), run.created_at, starts=True)
-        if session is None:
-            run = transitions.lose(run, self.fleet.store.clock(), "its process is forgotten", counted=False)
-        await plan.journal.commit(PutRun(run, None))
-        return run
-
-    async def _unlisted_runs(self, ended: Sequence[EndedRun], plan: PlanRuns) -> list[Run]:
-        """The runs that the last owner executed and had no time to write, as its journal tells of them."""
-        works = {_key(work): (work, end) for end in ended for work in [_EndedWork.of(plan.journal.plan, end)]}
-        stored = Query(keys=frozenset(works))
-        for run in await until_available(self.fleet.clock, lambda: self.fleet.store.find(stored)) if works else ():
-            del works[run.key or ""]
-        return [await self._unlisted_run(work, end, plan) for work, end in works.values()]
-
-    async def _unlisted_run(self, work: Work, end: EndedRun, plan: PlanRuns) -> Run:
-        times = end.times
-        run = (await self._new_run(work, plan, times.created)).changed(id=end.run.id)
-        owner = Owner(end.device, end.run.session)
-        run = transitions.take(run, owner, times.begun or times.created, starts=True)
-        return transitions.complete(
-            run, Grant(run.id, owner.session, run.epoch), end.value, times.ended or times.created
-        )
-
-    async def _new_run(self, work: Work, plan: PlanRuns, now: float | None = None) -> Run:
+    async def _new_run(self, work: Work, plan: PlanRuns) -> Run:
         """A new run for an execution, with its input."""
         node, uses = plan.journal.plan.nodes.get(work.task.id), work.task.uses
         if uses:
             check_uses(await until_available(self.fleet.clock, lambda: read_limits(self.fleet.store)), uses)
-        if now is None:
-            now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
+        now = self.fleet.store.clock() if node is None or node.started_at is None else node.started_at
         run_id = self.fleet.run_ids.new(now)  # now: of runs of one moment, the id says which task was started first
-        try:
-            run_input = _run_input(work)
+        with _input_problems(work, plan):
+            run_input = run_input_of(work)
             if not is_short(run_input):
                 run_input = await self._kept_input(run_input, f"the input of task {work.task.id!r}")
-        except ValueError as error:  # the message of a failed expression may contain its data
-            why = PlanMask(plan.journal.plan)().about_data(str(error))
-            raise MissingInput(f"the input of task {work.task.id!r}: {why}") from None
         return transitions.create(
             run_id,
             work_for(work.task, plan.run_terms),
@@ -366,12 +404,17 @@ class FleetDevice:
             by=work.constellation,
             origin=(f"{PREFIX}{work.constellation}", 0),
             now=now,
-            key=_key(work),
+            key=run_key(work),
             priority=_urgency(plan.journal.plan, work),
             device=work.task.device,
             uses=uses_text(uses),
             traceparent=current_traceparent(),
         )
+
+    def run_input(self, work: Work, plan: PlanRuns) -> dict[str, Any]:
+        """The input of an execution. Raises MissingInput."""
+        with _input_problems(work, plan):
+            return run_input_of(work)
 
     async def _kept_input(self, run_input: JsonObject, what: str) -> JsonObject:
         """The input of a run as JSON, in a blob if it is large. Raises ValueError."""
@@ -393,7 +436,7 @@ class FleetDevice:
         return await until_available(self.fleet.clock, lambda: self.fleet.place(run, add))
 
     async def _stored_run(self, work: Work, plan: PlanRuns) -> Run | None:
-        runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=_key(work))))
+        runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=run_key(work))))
         return runs[0] if runs and runs[0].workflow == f"{PREFIX}{work.constellation}" else None
 
     async def _cancel(self, work: Work, plan: PlanRuns) -> None:
@@ -405,13 +448,8 @@ class FleetDevice:
             return
         now = self.fleet.store.clock
         try:
-            plan.journal.list_runs()  # it may have ended in this moment
             await plan.journal.commit()
-            if (unwritten := self._unwritten.get(_key(work))) is not None:
-                await unwritten.write()
             run = await self._stored_run(work, plan)
-            if run is None and (begun := plan.resumed.get((work.task.id, work.epoch))) is not None:
-                run = await self._write_begun(begun, work, plan)
             if run is None:
                 times = AttemptTimes(now(), ended=now(), executed=False)
                 plan.journal.plan.record_run(work.task.id, work.epoch, now(), times, f"no run was created, {times}")
@@ -423,23 +461,51 @@ class FleetDevice:
         _record_run(plan.journal.plan, work, await self.fleet.wait(run.id), now())
 
 
-class _EndedWork(Work, kw_only=True, eq=False):
-    """The work of a run that ended before the store had it."""
-
-    sources: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, plan: RecordedConstellation, end: EndedRun) -> _EndedWork:
-        task = timed(end.task, teardown=end.teardown)
-        return cls(task, plan, end.run.epoch, 1, None, sources=end.results)
-
-    @property
-    def results(self) -> Mapping[str, Any]:
-        return self.sources
+def loss_timeout(task: Task) -> float:
+    """Seconds without a heartbeat of the process that executes a task until another one may start it again."""
+    return LOSS_TIMEOUT if task.heartbeat_timeout is None else task.heartbeat_timeout
 
 
-def _key(work: Work) -> str:
+LOSS_TIMEOUT: float = defaults_of(run_work.Work)["heartbeat_timeout"]
+
+SESSIONS_INTERVAL = 1.0
+"""Seconds between two looks at the sessions of an earlier process."""
+
+
+async def sessions_over(fleet: Fleet, device: str, own: str, timeout: float) -> None:
+    """Wait until the sessions of a device, but for our own, have ended, or have been silent for ``timeout``. The clock
+    of the store may have been set forward: so we have to observe the silence, too, for the timeout of the session."""
+    store, clock = fleet.store, fleet.clock
+    seen: dict[str, tuple[float, float]] = {}  # the last heartbeat of each, and since when we know of no later one
+    while True:
+        sessions = await until_available(clock, lambda: store.sessions(device=device))
+        now, alive = clock.time(), False
+        for session in sessions:
+            if session.id == own or session.state == ENDED:
+                continue
+            beat, since = seen.setdefault(session.id, (session.beat_at, now))
+            if beat != session.beat_at:
+                seen[session.id] = session.beat_at, now
+            silent = store.clock() - session.beat_at > timeout and now - since > session.timeout
+            alive = alive or beat != session.beat_at or not silent
+        if not alive:
+            return
+        await clock.sleep(SESSIONS_INTERVAL)
+
+
+def run_key(work: Work) -> str:
+    """The key of the run of an execution; it also names an execution that is no run."""
     return f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
+
+
+@contextlib.contextmanager
+def _input_problems(work: Work, plan: PlanRuns) -> Iterator[None]:
+    """The message of a failed expression may contain its data."""
+    try:
+        yield
+    except ValueError as error:
+        why = PlanMask(plan.journal.plan)().about_data(str(error))
+        raise MissingInput(f"the input of task {work.task.id!r}: {why}") from None
 
 
 def _must_run(plan: RecordedConstellation, work: Work) -> bool:
@@ -455,15 +521,13 @@ def _urgency(plan: RecordedConstellation, work: Work) -> int:
     return int(work.task.priority if node is None else node.urgency)
 
 
-def _record_device(plan: RecordedConstellation, work: Work, run: Run, *, unwritten: bool = False) -> Node | None:
+def _record_device(plan: RecordedConstellation, work: Work, run: Run) -> Node | None:
     """Record which device of the fleet has the run, as far as that is known: when it is created, and when it has ended.
     Returns the node of the execution; None if the plan has changed since."""
     node = plan.nodes.get(work.task.id)
     if node is None or node.epoch != work.epoch or node.status is not RUNNING:
         return None
-    if unwritten and run.device is not None and run.session is not None:
-        plan.set_device(node, run.device, run.id, run.session)
-    elif run.device not in (None, node.device):
+    if run.device not in (None, node.device):
         plan.set_device(node, run.device)
     return node
 
@@ -484,7 +548,7 @@ def _record_run(plan: RecordedConstellation, work: Work, run: Run, now: float) -
     plan.record_run(work.task.id, work.epoch, now, times, f"{where}, {times}")
 
 
-def _run_input(work: Work) -> dict[str, Any]:
+def run_input_of(work: Work) -> dict[str, Any]:
     """The input of the run: the inputs of the task with the results that they refer to, and the results that its
     function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
     reference to a secret is marked as a literal."""

@@ -36,9 +36,9 @@ from asterism.core.plan.journal import (
     UnreadableJournal,
     check_schema,
     decode_steps,
+    lock_from_json,
+    lock_to_json,
     replay,
-    rest_from_json,
-    rest_to_json,
 )
 from asterism.core.plan.plan_codec import StoredValue
 from asterism.core.plan.status import ConstellationState
@@ -163,14 +163,12 @@ class Head(Record, forbid_unknown_fields=True):
 
 
 class JournalRecord(Record, omit_defaults=True):
-    """A record of a journal. Its writer recognises it by ``mark`` when the answer to a commit was lost. ``listed`` says
-    that the store has all runs of the plan that have ended so far."""
+    """A record of a journal. Its writer recognises it by ``mark`` when the answer to a commit was lost."""
 
     schema: int
     epoch: int
     mark: str
     steps: Sequence[Step]
-    listed: bool = False
 
 
 class StoredConstellation(Struct):
@@ -196,15 +194,13 @@ class StoredConstellation(Struct):
         """The write of its summary, as it is now, after that of ``head`` and of so many new records."""
         return summary_of(head, self.plan, self.lock.opened, self.number + records, list(self.lock.cycles))
 
-    def next_record(
-        self, head: Head, steps: Sequence[Step], mark: str, writes: Sequence[Write] = (), *, listed: bool = False
-    ) -> list[Write]:
+    def next_record(self, head: Head, steps: Sequence[Step], mark: str, writes: Sequence[Write] = ()) -> list[Write]:
         """The next commit of the plan: a record with these steps, the head if it changes, and other writes. It expects
         the last record: the number of the next one may be free because the journal was removed."""
         fences: list[Write] = [ExpectRegister(record_key(head.name, self.number), 1)]
         if head is not self.head:
             fences.append(PutRegister(head_key(head.name), head.to_json(), self.revision))
-        record = step_record(head.name, self.number + 1, head.epoch, steps, mark, listed=listed)
+        record = step_record(head.name, self.number + 1, head.epoch, steps, mark)
         return [*fences, record, *writes]
 
     def written(self, head: Head, steps: Sequence[Step], mark: str | None) -> None:
@@ -276,7 +272,7 @@ def check_storable(plan: Constellation) -> None:
 
 def snapshot_records(plan: RecordedConstellation, lock: RecordedLock, number: int) -> list[PutRegister]:
     """The records of the snapshot with which a journal begins; ``number`` is that of the first."""
-    text = json.dumps({"plan": plan.to_json(), **rest_to_json(plan, lock)}, separators=(",", ":"))
+    text = json.dumps({"plan": plan.to_json(), "lock": lock_to_json(lock)}, separators=(",", ":"))
     parts = [text[start : start + PART_LENGTH] for start in range(0, len(text), PART_LENGTH)]
     return [
         PutRegister(
@@ -390,7 +386,7 @@ async def refresh(store: Store, stored: StoredConstellation) -> bool:
     last = await store.register(record_key(name, stored.number))
     if head.began != stored.head.began or last is None or last.value.get("mark") != stored.mark:
         return False
-    stored.plan.ended_runs, stored.plan.urged = None, {}  # only an owner needs them
+    stored.plan.urged = {}  # only an owner needs them
     while await store.register(following := record_key(name, stored.number + 1)) is not None:
         records = {record_number(register): register.value for register in await store.registers(following[:-1])}
         while (record := records.get(stored.number + 1)) is not None:
@@ -459,21 +455,12 @@ async def _decode(
     conditions: Conditions,
 ) -> StoredConstellation:
     plan, lock, rest = await decode_journal(store, head, records, parts, conditions)
-    listed = max((number for number, _ in rest if records[number].get("listed")), default=0)
-    await call_apart(_replay_records, rest, plan, lock, listed)
+    await call_apart(replay, plan, lock, (step for _, some in rest for step in some))
     garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
     garbage += sorted(parts.keys() - set(_named_parts(head)))
     last = max(number for number in records if number >= head.first)
     steps = sum(len(some) for _, some in rest)
     return StoredConstellation(head, revision, plan, lock, last, steps, garbage, records[last].get("mark"))
-
-
-def _replay_records(
-    rest: Sequence[tuple[int, Sequence[Step]]], plan: RecordedConstellation, lock: RecordedLock, listed: int
-) -> None:
-    replay(plan, lock, (step for number, some in rest if number <= listed for step in some))
-    plan.ended_runs = []  # from here on, the store may lack them
-    replay(plan, lock, (step for number, some in rest if number > listed for step in some))
 
 
 async def decode_journal(
@@ -510,7 +497,7 @@ def _restored(
     plan.stored = {task: (plan.node(task).value, StoredValue(reference)) for task, reference in stored.items()}
     mask_conditions(plan, conditions)
     lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
-    rest_from_json(plan, lock, data)
+    lock_from_json(lock, data["lock"])
     return plan, lock
 
 
@@ -599,9 +586,9 @@ async def _fetch(store: Store, reference: Mapping[str, Any], task: str) -> Any:
     return await call_apart(json.loads, data)
 
 
-def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str, *, listed: bool = False) -> Write:
+def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:
     """The write of a record with steps."""
-    return PutRegister(record_key(name, number), JournalRecord(SCHEMA, epoch, mark, steps, listed), None)
+    return PutRegister(record_key(name, number), JournalRecord(SCHEMA, epoch, mark, steps), None)
 
 
 def stage_write(writes: list[Write], write: PutRegister | Notice) -> bool:

@@ -4,10 +4,8 @@ The steps recorded until a commit begins are one record of the journal; the runs
 Commits follow one another, each with the next record number. If another process has written that number, nothing of
 the commit happened, and nothing more is written: the plan is loaded again, and its head says who owns it.
 
-Runs that the process of the plan has executed itself are written later, at most ``LIST_INTERVAL`` after the commit that
-records their ends, and so is the summary of the plan: many steps then cost one write of what lists show. Until then the
-journal has all there is to know of such a run, and the next owner writes it if this process dies. A record is
-``listed`` if it was committed together with all runs that had ended.
+The summary of the plan, which lists show, is written at most ``LIST_INTERVAL`` after a step: many steps cost one write
+of it.
 
 A step may change the priority with which running tasks count (``core/plan/inherited_priority.py``). Those of their runs
 that are still queued change in the commit of that step. A device that claims such a run in this moment only makes the
@@ -20,15 +18,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.core.record import replace
-from asterism.core.run.run import Run
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (
@@ -40,12 +36,10 @@ from asterism.durable.journal_store import (
     stage_write,
     store_results,
 )
-from asterism.fleet.ledger import blob_of
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import (
     Notice,
-    PutLog,
     PutPriority,
     PutRegister,
     PutRun,
@@ -63,16 +57,6 @@ COMMIT_RETRY_PAUSES = (0.05, 5.0)
 
 LIST_INTERVAL = 0.25
 """Seconds after a step until lists show what has come of it, at the latest."""
-
-
-class UnwrittenEnd(NamedTuple):
-    """A completed run whose end is not in the journal yet, with its log, the session that executed it, and the
-    execution (task and epoch) that waits for it."""
-
-    run: Run
-    log: Sequence[PutLog]
-    session: str
-    execution: tuple[str, int]
 
 
 class JournalWriter:
@@ -99,13 +83,9 @@ class JournalWriter:
         self._events_in_flight: list[Event] | None = None  # of the steps that are being written
         self.head = stored.head  # as the next commit leaves it
         self._head_due = False
-        self._ends: list[UnwrittenEnd] = []
-        self._unlisted: list[Run] = []  # that have ended by the journal, and are not in the store
         self._list_due = False
         self._listed_state = stored.plan.state
         self._list_timer: asyncio.TimerHandle | None = None
-        self.unwritten_ends: list[UnwrittenEnd] = []
-        """What ``stage_end`` was given and no commit has recorded, once this is sealed."""
         self._scheduled = False
         self._writing: asyncio.Task[None] | None = None
         self.sealed = False
@@ -114,8 +94,18 @@ class JournalWriter:
         stored.plan.record = self.record
 
     @property
+    def head_revision(self) -> int:
+        """The revision of the register of the head."""
+        return self._stored.revision
+
+    @property
     def plan(self) -> RecordedConstellation:
         return self._stored.plan
+
+    @property
+    def reload_required(self) -> bool:
+        """Whether the plan has to be read again, by this process."""
+        return isinstance(self._reason, ReloadRequired)
 
     def record(self, step: Step) -> None:
         if not self.sealed:
@@ -159,15 +149,9 @@ class JournalWriter:
         """Change the head with the next commit."""
         self.head, self._head_due = self.head.changed(**changes), True
 
-    def stage_end(self, run: Run, log: Sequence[PutLog], execution: tuple[str, int]) -> None:
-        """A run has ended; a step that follows says so of the execution. Its log is written in the commit of that."""
+    def list_soon(self) -> None:
+        """Write the summary with the next commit, which is now."""
         if not self.sealed:
-            self._ends.append(UnwrittenEnd(run, log, self.head.owner or "", execution))
-
-    def list_runs(self, runs: Iterable[Run] = ()) -> None:
-        """Write all runs that have ended, and these, with the next commit, which is now."""
-        if not self.sealed:
-            self._unlisted += runs
             self._list_due = True
             if not self._scheduled:
                 self._schedule()
@@ -215,15 +199,13 @@ class JournalWriter:
             while self._is_due() and not self.sealed:
                 steps, self._steps = self._steps, []
                 writes, self._writes = self._writes, []
-                ends = self._take_ends()
                 waiting, self._waiting = self._waiting, []
                 self._events_in_flight, self._events = self._events, []
                 try:
                     self.compaction.cut(len(steps))
-                    await self._append(steps, writes, ends, self._take_urged(writes))
+                    await self._append(steps, writes, self._take_urged(writes))
                 except BaseException:
                     self._waiting = [*waiting, *self._waiting]
-                    self.unwritten_ends += ends
                     raise
                 for done in waiting:
                     if not done.done():
@@ -245,20 +227,10 @@ class JournalWriter:
             self.seal()
             self._lost(OwnershipLost(f"the journal of plan {self.head.name!r} cannot be written: {error}"))
 
-    def _take_ends(self) -> list[UnwrittenEnd]:
-        """The ends that the plan has recorded. It may take a moment to do so."""
-        if not self._ends:
-            return []
-        running = self.plan.is_running
-        ends = [end for end in self._ends if not running(*end.execution)]
-        self._ends = [end for end in self._ends if running(*end.execution)]
-        return ends
-
     def _discard(self) -> None:
-        """Nothing more is written. Ends of runs stay facts for the next owner of the plan."""
-        self.unwritten_ends += self._ends
-        for staged in (self._steps, self._writes, self._ends):
-            staged.clear()
+        """Nothing more is written."""
+        self._steps.clear()
+        self._writes.clear()
         if self._list_timer is not None:
             self._list_timer.cancel()
 
@@ -292,14 +264,12 @@ class JournalWriter:
                     priority_writes += [PutRun(changed, run.revision), PutPriority(run.id, priority)]
         return priority_writes
 
-    async def _append(
-        self, steps: list[Step], writes: list[Write], ends: list[UnwrittenEnd], urged: dict[str, int]
-    ) -> None:
+    async def _append(self, steps: list[Step], writes: list[Write], urged: dict[str, int]) -> None:
         """Commit the next record, with the changed head and these writes, until it is known to have happened. Runs
         that are ``urged`` get their priorities. Raises OwnershipLost if another process wrote its number."""
         stored, number = self._stored, self._stored.number + 1
         new, self._head_due = self.head, False
-        listed, views = self._views(new, ends, at_once=new is not stored.head)
+        views = self._views(new, at_once=new is not stored.head)
         tried, failures = False, 0
         refused: Conflict | None = None
         prioritised: list[PutRun | PutPriority] = []
@@ -313,18 +283,10 @@ class JournalWriter:
                 tried, refused = True, None
                 prioritised = await self._prioritised(urged, writes) if urged else []
                 also = [*results, *writes, *prioritised, *views]
-                await self._store.commit(stored.next_record(new, steps, self._mark, also, listed=listed))
+                await self._store.commit(stored.next_record(new, steps, self._mark, also))
                 break
             except Conflict as conflict:
                 refused = conflict
-            except ValueError as error:
-                if ends or any(isinstance(write, PutRun) and write.run.ended for write in writes):
-                    # it is then written alone, as a failure
-                    raise ReloadRequired(f"the end of a run cannot be stored: {error}") from error
-                if not any(isinstance(view, PutRun) for view in views):
-                    raise
-                log.error("runs of plan %s that have ended cannot be listed: %s", self.head.name, error)
-                views = [view for view in views if not isinstance(view, PutRun)]
             except StoreUnavailable as error:
                 if self.sealed:
                     raise self._closed() from None
@@ -333,25 +295,18 @@ class JournalWriter:
                 await self._clock.sleep(retry_delay(failures, *COMMIT_RETRY_PAUSES, self._chance))
         stored.written(new, steps, self._mark)
 
-    def _views(self, head: Head, ends: list[UnwrittenEnd], *, at_once: bool) -> tuple[bool, list[Write]]:
-        """What lists show of the plan, as it is now, if this commit writes it: the runs that have ended, and the
-        summary after ``head``. And whether the store has all of those runs then."""
-        self._unlisted += (end.run for end in ends)
+    def _views(self, head: Head, *, at_once: bool) -> list[Write]:
+        """What lists show of the plan, as it is now, if this commit writes it: the summary after ``head``."""
         state = self.plan.state
-        if not (at_once or self._list_due or state is not self._listed_state or any(map(_exceeds_journal, ends))):
+        if not (at_once or self._list_due or state is not self._listed_state):
             if self._list_timer is None:
-                self._list_timer = asyncio.get_running_loop().call_later(LIST_INTERVAL, self.list_runs)
-            return False, []
+                self._list_timer = asyncio.get_running_loop().call_later(LIST_INTERVAL, self.list_soon)
+            return []
         self._list_due, self._listed_state = False, state
         if self._list_timer is not None:
             self._list_timer.cancel()
             self._list_timer = None
-        views: list[Write] = [log for end in ends for log in end.log]
-        listed = not self.plan.ended_runs  # else this process has yet to find out which runs the last owner has left
-        if listed:
-            views += (PutRun(run, None) for run in self._unlisted)
-            self._unlisted = []
-        return listed, [*views, self._stored.summary(head, records=1)]
+        return [self._stored.summary(head, records=1)]
 
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
         if conflict.kind in ("run", "key"):
@@ -361,11 +316,6 @@ class JournalWriter:
     async def _is_written(self, number: int) -> bool:
         register = await self._store.register(record_key(self.head.name, number))
         return register is not None and register.value.get("mark") == self._mark
-
-
-def _exceeds_journal(end: UnwrittenEnd) -> bool:
-    """Whether a run has more than the journal keeps of it: it has to be written with its end."""
-    return bool(end.log) or blob_of(end.run.output) is not None or blob_of(end.run.input) is not None
 
 
 def _runs_of(writes: Iterable[PutRun | PutPriority]) -> list[str]:

@@ -24,7 +24,7 @@ from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.approval_store import ApprovalRecords
 from asterism.durable.awaited_world import AwaitedWorld
 from asterism.durable.commands import CancelPlan, OpenPlan
-from asterism.durable.fleet_device import FleetDevice, PlanRuns
+from asterism.durable.fleet_device import FleetDevice, FleetRoster, PlanRoster, PlanRuns
 from asterism.durable.journal_store import (
     Head,
     OwnershipLost,
@@ -36,6 +36,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_actor import answer_messages, is_answered, mailbox_prefix
+from asterism.durable.plan_process import PlanProcess
 from asterism.durable.plan_summaries import live_owner
 from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
@@ -130,11 +131,16 @@ class Ownership:
         self._fleet, self._device, self._scheduler = fleet, device, scheduler
         self._options, self._events, self._random = options, events, chance
         self._member, self._watch = member, watch
+        assert isinstance(scheduler.roster, FleetRoster)
+        self._shared = scheduler.roster  # of all plans of the orchestrator
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started = asyncio.Event()  # while the plan can be changed
         self._paused = False  # by a call in this process
         self._owned = False  # whether this process has been the owner
         self._stored: StoredConstellation | None = None
+        agent = member.agent
+        self._process = PlanProcess(agent, device) if agent.session.slots else None
+        self._before: Execution | None = None  # of the plan as it was loaded before
         self.running: OpenPlan | None = None
 
     @property
@@ -165,9 +171,11 @@ class Ownership:
                     )
         finally:
             del self._fleet.running_plans[name]
-            with contextlib.suppress(AsterismError, TimeoutError):  # also of a workflow that was removed with its plan
-                async with asyncio.timeout(LAST_COMMIT_TIMEOUT):
-                    await self._device.forget(name)
+            if self._before is not None:  # it was not loaded again
+                self._before.abandon()
+                await self._before.closed()
+            if self._process is not None:
+                await self._process.close()
             if not self._ended.done():
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
                 self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
@@ -211,13 +219,13 @@ class Ownership:
             state = "cancelling" if stored.head.cancelling else "executing"
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state=state, **span)
             self._take_work()
-            plan = await self._device.attach(journal)
+            plan = await self._attach(journal)
             outdated = _outdated_runs(stored)
             approvals = await until_available(clock, lambda: ApprovalRecords.read(store, journal))
             messages = await until_available(clock, lambda: store.registers(mailbox_prefix(name)))
             if messages:
                 await self._scheduler.roster.learn_devices()
-            execution, world = self._start(stored, journal, owner, approvals, trace)
+            execution, world = self._start(stored, journal, plan.roster, owner, approvals, trace)
             plan_open = OpenPlan(stored, journal, execution.waiting, store.clock, execution, owner, agent.name)
             self.running = plan_open
             self._started.set()
@@ -242,9 +250,16 @@ class Ownership:
             raise (lost.result() if lost.done() else error) from None  # the first is the cause of the other
         finally:
             if plan is not None:
-                plan.leaving = True
+                plan.close()
             await self._leave(name, journal, execution, jobs)
             await rejections.close()
+
+    async def _attach(self, journal: JournalWriter) -> PlanRuns:
+        """Get ready for the tasks of the plan, here and in the fleet."""
+        plan = await self._device.attach(journal, PlanRoster(self._shared, self._process))
+        if self._process is not None:
+            self._process.attach(plan)
+        return plan
 
     def _take_work(self) -> None:
         self._owned = True
@@ -263,6 +278,7 @@ class Ownership:
         self,
         stored: StoredConstellation,
         journal: JournalWriter,
+        roster: PlanRoster,
         owner: object,
         approvals: ApprovalRecords,
         trace: PlanTrace | None,
@@ -271,25 +287,34 @@ class Ownership:
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
         self._options.add_ranks(plan)
-        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
+        execution = Execution(
+            self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace, roster
+        )
+        roster.wake = execution.wake
         approvals.attach(execution.waiting)
         world = execution.waits.world = AwaitedWorld(self._fleet.store, journal, execution)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
         else:
-            execution.take_over()
+            execution.take_over(self._before)
+        if self._before is not None:
+            self._before.abandon()  # the plan does not want the rest any more
+            self._before = None
         return execution, world
 
     async def _leave(
-        self, name: str, journal: JournalWriter, execution: Execution | None, jobs: list[asyncio.Task[None]]
+        self,
+        name: str,
+        journal: JournalWriter,
+        execution: Execution | None,
+        jobs: list[asyncio.Task[None]],
     ) -> None:
         self._started.clear()
         self._paused = execution is not None and execution.paused
         for job in jobs:
             job.cancel()
-        self._device.write_all(name)
-        journal.list_runs()
+        journal.list_soon()
         try:
             with contextlib.suppress(OwnershipLost, TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # the next owner need not repeat what is known now
@@ -298,11 +323,12 @@ class Ownership:
             journal.seal()
             try:
                 if execution is not None:
-                    execution.abandon()
+                    execution.abandon(keeps_work=journal.reload_required)
+                    self._before = execution if journal.reload_required else None
                     await self._scheduler.remove(execution)
                 await journal.close()
             finally:
-                self._device.detach(name, journal.unwritten_ends)
+                self._device.detach(name)
                 self.running = None
 
     # -- changing the plan ---------------------------------------------------------------------------------------------

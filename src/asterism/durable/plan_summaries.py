@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from asterism.base.text import plural
 from asterism.core.errors import AsterismError
-from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes
+from asterism.core.plan.node import QUEUED, RUNNING, STARTING, AttemptTimes, is_process
 from asterism.core.plan.status import TERMINAL, ConstellationState
 from asterism.core.record import Record, decode, field, replace
 from asterism.core.run.run import OWNED, Run
@@ -89,12 +89,12 @@ _WORLD = {"event": "waits for an event", "until": "waits for a time", "plan": "w
 def running_tasks(plan: RecordedConstellation) -> list[tuple[str, int, bool]]:
     """The id and the epoch of each running task, and whether it is with the process that runs the plan."""
     nodes = [plan.nodes[task] for task in plan.running]
-    return [(node.id, node.epoch, is_with_owner(plan, node)) for node in nodes]
+    return [(node.id, node.epoch, is_with_owner(node)) for node in nodes]
 
 
-def is_with_owner(plan: RecordedConstellation, node: Node) -> bool:
-    """Whether the process that runs a plan decides how a task goes on, or executes it without a run in the store."""
-    return node.tentative is not None or node.task.foreach is not None or plan.begun_run(node.id) is not None
+def is_with_owner(node: Node) -> bool:
+    """Whether the process that runs a plan decides how a task goes on, or executes it."""
+    return node.tentative is not None or node.task.foreach is not None or is_process(node.device)
 
 
 # -- one plan ----------------------------------------------------------------------------------------------------------

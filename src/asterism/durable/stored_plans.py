@@ -2,7 +2,8 @@
 
 A plan that cannot be read is listed with the reason, and does not hide the others.
 
-Each execution of a task is a run, and the log of the run is that of the task (``task_logs``).
+The log of a task is that of the runs that executed it, and of the executions of the plan's own process
+(``task_logs``).
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from asterism.durable.plan_summaries import (
     times_of,
 )
 from asterism.durable.plan_turns import awaited_plan, plan_ahead
+from asterism.durable.task_logs import StoredLog, log_chunks, stored_logs
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -91,7 +93,7 @@ class StoredPlan(Record):
         """What a task does that counts as running: queued, starting or running; None for others."""
         if node.status is not RUNNING:
             return None
-        return phase_of(self.runs.get(node.id), self.owner, with_owner=is_with_owner(self.record.plan, node))
+        return phase_of(self.runs.get(node.id), self.owner, with_owner=is_with_owner(node))
 
     @property
     def orphaned(self) -> list[str]:
@@ -102,7 +104,7 @@ class StoredPlan(Record):
     def times(self, node: Node) -> AttemptTimes | None:
         """The times of the last attempt at a task, as far as they are known."""
         run = self.runs.get(node.id)
-        return node.times if run is None else times_of(run)
+        return node.attempt_times if run is None else times_of(run)
 
     def is_due(self, teardown: Node) -> bool:
         """Whether a device has begun the set-up of this teardown, also if the plan has not learned it yet."""
@@ -371,6 +373,10 @@ class TaskRun(NamedTuple):
     run: Run
     before: int
 
+    @property
+    def id(self) -> str:
+        return self.run.id
+
 
 async def task_runs(store: Store, plan: str, task: str | None = None, *, elements: bool = False) -> list[TaskRun]:
     """The runs of a plan, or of one of its tasks, in the order of their creation; with ``elements`` also those of the
@@ -384,28 +390,46 @@ async def task_runs(store: Store, plan: str, task: str | None = None, *, element
     for run in await store.find(Query(workflow=f"{PREFIX}{plan}", search=None if task is None else begin)):
         key = run.key or ""
         name, _, epoch = key.removeprefix(f"{PREFIX}{plan}/").rpartition("/")
-        if not key.startswith(begin) or not epoch.isdecimal():
-            continue
-        if task not in (None, name) and not (elements and name.startswith(f"{task}[")):
+        if not key.startswith(begin) or not epoch.isdecimal() or not _concerns(name, task, elements=elements):
             continue
         runs.append(TaskRun(name, int(epoch), run, attempts.get(name, 0)))
         attempts[name] = attempts.get(name, 0) + attempts_of(run)
     return runs
 
 
+async def task_executions(
+    store: Store, plan: str, task: str | None = None, *, elements: bool = False
+) -> list[TaskRun | StoredLog]:
+    """The executions of a plan, or of one of its tasks, that may have printed something: its runs, and those logs that
+    its own process has written. In the order in which they were created, or first printed."""
+    logs = [log for log in await stored_logs(store, plan) if _concerns(log.task, task, elements=elements)]
+    executions: list[TaskRun | StoredLog] = [*await task_runs(store, plan, task, elements=elements), *logs]
+    return sorted(executions, key=lambda execution: execution.id)
+
+
+def _concerns(name: str, task: str | None, *, elements: bool) -> bool:
+    return task in (None, name) or (elements and name.startswith(f"{task}["))
+
+
 async def task_logs(fleet: Fleet, plan: str, task: str) -> list[TaskLog]:
     """What each attempt at a task of a stored plan printed, oldest first, wherever it ran:
     ``(await task_logs(fleet, "nightly", "load"))[-1].text``. Attempts that printed nothing are left out."""
-    return await _logs(fleet, await task_runs(fleet.store, plan, task))
+    return (await logs_of_tasks(fleet, plan, [task]))[task]
 
 
 async def logs_of_tasks(fleet: Fleet, plan: str, tasks: Collection[str]) -> dict[str, list[TaskLog]]:
-    """The same for several tasks, with one search for their runs."""
-    runs: dict[str, list[TaskRun]] = {task: [] for task in tasks}
-    for task_run in await task_runs(fleet.store, plan):
-        if task_run.task in runs:
-            runs[task_run.task].append(task_run)
-    return {task: await _logs(fleet, runs_of_task) for task, runs_of_task in runs.items()}
+    """The same for several tasks, with one search for their executions."""
+    logs: dict[str, list[TaskLog]] = {task: [] for task in tasks}
+    for execution in await task_executions(fleet.store, plan, *tasks if len(tasks) == 1 else ()):
+        if execution.task not in logs:
+            continue
+        if isinstance(execution, StoredLog):
+            chunks = tuple(await log_chunks(fleet.store, plan, execution.id))
+            logs[execution.task].append(TaskLog(execution.attempt, chunks))
+        else:
+            of_run = await fleet.logs(execution.id)
+            logs[execution.task] += [TaskLog(execution.before + log.attempt, log.chunks) for log in of_run]
+    return logs
 
 
 async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[PlanEntry]) -> dict[int, str]:
@@ -413,7 +437,3 @@ async def story_tracebacks(fleet: Fleet, plan: Constellation, story: Sequence[Pl
     those that failed last."""
     tasks = tasks_with_tracebacks(plan, story)[-MOST_TRACEBACKS:]
     return tracebacks_in(story, await logs_of_tasks(fleet, plan.id, tasks)) if tasks else {}
-
-
-async def _logs(fleet: Fleet, runs: Sequence[TaskRun]) -> list[TaskLog]:
-    return [TaskLog(run.before + log.attempt, log.chunks) for run in runs for log in await fleet.logs(run.run.id)]

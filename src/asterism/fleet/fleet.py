@@ -53,7 +53,6 @@ from asterism.store.url import open_store
 if TYPE_CHECKING:
     from asterism.base.content_store import ContentStore
     from asterism.execution.artifacts import Artifacts
-    from asterism.fleet.device.completion import Unwritten
     from asterism.fleet.run_queries import CancelledCount
     from asterism.fleet.schedules import Schedules
 log = logging.getLogger("asterism.fleet")
@@ -106,18 +105,24 @@ class CurrentPlacer:
         return placer
 
     @property
+    def known(self) -> Placer | None:
+        """The placer, however old; None before the first read."""
+        return None if self._known is None else self._known[1]
+
+    @property
     def _young(self) -> Placer | None:
         """The placer, if it may still be used."""
         if self._known is None or self._clock.time() - self._known[0] > PLACER_AGE:
             return None
         return self._known[1]
 
-    def choose(self, run: Run, near: Collection[str]) -> Choice:
-        """Choose a device for a run, and reserve a slot of it until ``settle``. The placer must have been read."""
+    def choose(self, run: Run, near: Collection[str], busy: Collection[str] = ()) -> Choice:
+        """Choose a device for a run, and reserve a slot of it until ``settle``. The placer must have been read. Those
+        that are ``busy`` have no free slot, whatever the store says."""
         assert self._known is not None
         placer = self._known[1]
         self._free(run.id)  # a second try to write the same run
-        choice = placer.choose(run, near=near, awaited=self.awaited)
+        choice = placer.choose(run, near=near, awaited={*self.awaited, *busy})
         if choice.owner is not None:
             placer.record_assignment(choice.owner.device)
             self._under_way[run.id] = choice.owner.device
@@ -175,18 +180,26 @@ class InProcessDevice(Protocol):
     """A device that works in the process of a fleet object. Runs that are created there start on it in the same commit,
     if it can take them."""
 
+    @property
+    def device(self) -> str:
+        """The name of the device."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it can hold no more, also because of tasks that are no runs: the store does not count these."""
+
     def reserve(self, run: Run) -> bool:
         """Keep a slot for a run that is about to be created. Returns False if the device cannot take it now."""
 
     def unreserve(self, run: Run) -> None:
         """Give up what was reserved: the run has begun, or will not come."""
 
-    def accept(self, run: Run, now: float | None = None) -> Run:
-        """The run as it is to be written: taken by this device, and started, now or at the time ``now``."""
+    def accept(self, run: Run) -> Run:
+        """The run as it is to be written: taken by this device, and started."""
 
-    def begin(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
-        """Execute a run that was written, or that ``unwritten`` writes. ``asked`` is when the write was sent, by the
-        fleet's clock. If the device has been silent for too long since, it begins nothing."""
+    def begin(self, run: Run, asked: float) -> None:
+        """Execute a run that was written. ``asked`` is when the write was sent, by the fleet's clock. If the device has
+        been silent for too long since, it begins nothing."""
 
     def holds(self, run_id: str) -> bool:
         """Whether the device holds a run."""
@@ -362,10 +375,11 @@ class Fleet:
             finally:
                 local.unreserve(run)
         await self._placer.get()
+        busy = (local.device,) if local is not None and local.full else ()
         written = False
 
         def assign(offered: Run) -> Run:
-            choice = self._placer.choose(offered, near)
+            choice = self._placer.choose(offered, near, busy)
             if choice.owner is None:
                 return offered
             return transitions.assign(
@@ -596,6 +610,11 @@ class Fleet:
     async def placer(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``PLACER_AGE`` old."""
         return await self._placer.get(fresh=fresh)
+
+    @property
+    def known_placer(self) -> Placer | None:
+        """The devices as they were last read; None before the first time."""
+        return self._placer.known
 
     async def _read_placer(self, before: Placer | None) -> Placer:
         sessions = [session for session in await self.store.sessions() if session.state in REACHABLE_STATES]

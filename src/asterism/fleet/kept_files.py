@@ -2,7 +2,8 @@
 
 A manifest is referred to by the run that made it, by the plan that has recorded it, and by the record of an unchanged
 task. Content that was put since the start of a run under way is kept, too: the end of that run may be about to refer to
-it, and then does so in one commit. A run whose epoch is over cannot end any more, so nothing waits for it.
+it, and then does so in one commit. The same holds for what a process that runs a plan executes itself. A run whose
+epoch is over cannot end any more, so nothing waits for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from asterism.base.content_store import ContentAccess, ContentStore
 from asterism.core.run.run import OWNED
+from asterism.core.run.session import OPEN
 from asterism.execution.artifacts import ArtifactProblem, Artifacts, chunks_of
 from asterism.fleet.retention import UNCHANGED
 from asterism.store.protocol import FILE_USES, Query, Store
@@ -56,6 +58,8 @@ async def collect(
         return 0
     live = await store.find(Query(statuses=OWNED))
     begun = [store.clock(), *(run.assigned_at for run in live if run.assigned_at is not None)]
+    # a task that the process of a plan executes has begun after that has joined
+    begun += [session.joined_at for session in await store.sessions() if session.runs_plan and session.state == OPEN]
     before = min(begun) - (CONTENT_AGE if age is None else age)
     # listed before the references are read: what is put again after that is younger than ``before``
     old = await apart(lambda: set(content.names(before)))

@@ -285,6 +285,12 @@ class RunBlobs:
     def __init__(self, store: Store, settings: Callable[[], Awaitable[Settings]]) -> None:
         self._store, self._settings = store, settings
 
+    async def check(self, value: Any, what: str) -> None:
+        """Raise TooLarge for a result that is larger than the settings of the fleet allow."""
+        if not is_small(value) and not (type(value) is str and len(value) * 6 < 1000):
+            limit = (await self._settings()).value_limit
+            limit.check(len((await call_apart(_compact, value)).encode()), what)
+
     async def keep(self, value: Any, what: str, *, results: bool = False) -> Any:
         """Store a JSON value if it is large. Returns the value, or the reference to its blob. ``what`` names it in
         messages. With ``results`` it is an object of results, and the limit is that of each. Raises TooLarge, and

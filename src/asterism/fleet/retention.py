@@ -137,6 +137,7 @@ async def _remove_plan(store: Store, head: Register, *notices: Notice) -> None:
     parts = [
         f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "mailbox", "rejected", "approval", "exchange")
     ]
+    parts += [f"log/{name}/", f"log-part/{name}/"]
     parts += [f"{BLOB_USES}plan/{name}/", f"{FILE_USES}plan/{name}/"]
     registers = [register for prefix in parts for register in await store.registers(prefix)]
     budget = await store.register(f"budget/{name}")

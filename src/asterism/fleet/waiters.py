@@ -1,4 +1,4 @@
-"""Waiting for runs to end; callbacks that commit their own writes together with an end.
+"""Waiting for runs to end.
 
 An end that is written in this process is known at once. One that is written elsewhere is read when the store announces
 it, and at intervals.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
@@ -32,33 +31,18 @@ are those of other runs."""
 REST = 10.0
 """A pause is at least as long as so many looks, since a look reads every run that is waited for."""
 
-Consumer = Callable[..., Awaitable[bool]]
-"""Writes the end of a run (a PutRun, and other writes) together with what follows from it. Returns False if nothing of
-that was written."""
-
 
 class RunWaiters:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
         self._elsewhere: dict[str, None] = {}  # ordered, so that simulations are repeatable
-        self.consumers: dict[str, Consumer] = {}
-        """The consumers of runs that this process executes, by run."""
         self._looking: asyncio.Task[None] | None = None
 
     def ended(self, run: Run) -> None:
         """A run has ended, and its end was written in this process."""
         if run.id in self._waiting:  # most runs have no waiter here
             self._resolve(run.id, run)
-
-    async def consume(self, run_id: str, consumer: Consumer, ended: asyncio.Future[Run | None]) -> Run | None:
-        """Wait for the end of a run that this process executes, and let ``consumer`` write it. The consumer sets
-        ``ended`` as soon as it knows the end. Returns the ended run; None if it is not in the store (any more)."""
-        self.consumers[run_id] = consumer
-        try:
-            return await self._wait(run_id, ended)
-        finally:
-            del self.consumers[run_id]
 
     async def wait(self, run_id: str, *, here: bool = False) -> Run | None:
         """The run once it has ended; None if it is not in the store (any more). ``here`` says that this process
@@ -69,9 +53,7 @@ class RunWaiters:
                 if run is None or run.ended:
                     return run
             self._elsewhere[run_id] = None
-        return await self._wait(run_id, asyncio.get_running_loop().create_future())
-
-    async def _wait(self, run_id: str, future: asyncio.Future[Run | None]) -> Run | None:
+        future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
         self._waiting[run_id].add(future)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())

@@ -46,7 +46,6 @@ from asterism.fleet.device.process_records import state_directory
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import blob_of, is_small
 from asterism.fleet.settings import Settings, value_limit
-from asterism.fleet.waiters import Consumer
 from asterism.gateway.gateway_content import GatewayContent
 from asterism.gateway.gateway_messages import (
     LARGEST_MESSAGE,
@@ -403,9 +402,6 @@ class GatewayConnection:
 
     async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
         """The server adds the progress that it knows."""
-        return None
-
-    def consumer(self, run_id: str) -> Consumer | None:
         return None
 
     def ended(self, run: Run) -> None:

@@ -55,7 +55,7 @@ from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import PlanLogs, Result
-from asterism.orchestrator.roster import Active, Member
+from asterism.orchestrator.roster import Active, Member, Roster
 from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.orchestrator.waits import APPROVAL, HERE, STOPPING, Waits
@@ -87,7 +87,8 @@ def count_references(job: asyncio.Task[None]) -> int:
 
 
 class Execution:
-    """``bus`` receives the events; ``chance`` spreads the delays between attempts; a stored plan has a ``journal``."""
+    """``bus`` receives the events; ``chance`` spreads the delays between attempts; a stored plan has a ``journal``, and
+    a ``roster`` of its own."""
 
     def __init__(
         self,
@@ -99,9 +100,10 @@ class Execution:
         chance: random.Random,
         journal: PlanJournal | None = None,
         trace: PlanTrace | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self.plan, self.lock, self.options = plan, lock, options
-        self._scheduler, self.roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
+        self._scheduler, self.roster, self._bus, self._random = scheduler, roster or scheduler.roster, bus, chance
         self._loop = asyncio.get_running_loop()
         self.now = scheduler.now
         self.wake = partial(scheduler.wake, self)
@@ -152,8 +154,10 @@ class Execution:
         self.events.plan_changed("constellation_started")
         self.wake()
 
-    def take_over(self) -> None:
-        """Continue a plan that another process ran: wait for the tasks that were running, call the editor again."""
+    def take_over(self, before: Execution | None = None) -> None:
+        """Continue a plan that another process ran: wait for the tasks that were running, call the editor again.
+        ``before`` is the execution of this process, if the plan was
+        only read again: its tasks go on, and ends that it had recorded in vain are recorded now."""
         self.plan.clock, self.plan.on_applied = self.now, self.applied
         now = self.now()
         self.waiting.edited()
@@ -162,16 +166,36 @@ class Execution:
                 self.waits.begin(node)
             if node.status is not RUNNING or node.tentative is not None:
                 continue
-            member = self.roster.find(node.device) if node.device is not None else None
-            if member is not None:
-                self._work_on(node, member, resumed=True)
-            elif node.device is not None:
-                self.plan.release(node, now, f"{node.device} is not here any more")
-            else:
+            if node.device is None:
                 self.plan.queue.push(node)
+            elif before is not None and self._adopt(node, before):
+                continue
+            elif (member := self.roster.resumes(node)) is not None:
+                self._work_on(node, member, resumed=True)
+            else:
+                self.plan.release(node, now, f"{node.device} is not here any more")
         self.events.plan_changed("constellation_resumed")
         self.cycles.reopen()
         self.wake()
+
+    def _adopt(self, node: Node, before: Execution) -> bool:
+        """Continue what this process executes itself, or record the end of it that it knows."""
+        active, known = before.active.get(node.epoch), before.plan.nodes.get(node.id)
+        if active is not None and active.durable:
+            del before.active[node.epoch]
+            active.owner, active.node, active.plan = self, node, self.plan
+            self.active[node.epoch] = active
+            if active.timer is not None:
+                active.timer.cancel()
+                timeout = active.task.timeout or 0.0
+                active.timer = self._loop.call_at(active.timer.when(), self._timed_out, node, node.epoch, timeout)
+            return True
+        if known is None or known.epoch != node.epoch or (known.tentative or known.status) not in (COMPLETED, FAILED):
+            return False
+        if known.files is not None:
+            self.plan.set_files(node, known.files)
+        self.end(node, known.tentative or known.status, known.value, known.error)
+        return True
 
     def pause(self) -> None:
         self.paused = True
@@ -251,7 +275,7 @@ class Execution:
         epoch, logs = node.epoch, self._kept_logs
         self.last_assigned = self.roster.assign(member)
         active = self.active[epoch] = Active(
-            task, self.plan, epoch, node.attempts, logs, node=node, member=member, resumed=resumed
+            task, self.plan, epoch, node.attempts, logs, node=node, member=member, owner=self, resumed=resumed
         )
         if (task.outputs or task.inputs) and handles_files(task):
             active.artifacts = self.options.artifacts
@@ -302,11 +326,11 @@ class Execution:
             if active.log is not None:
                 self.logs.close(active.task.id, active.epoch)
             active.logs = None  # what it has left behind, such as a thread, may print
-            now = self.now()
+            owner, now = active.owner, self.now()
             if status is COMPLETED and count_references(job) == references and not job.cancelling():
-                self._free_job = job
-            self._ended(active, status, value, error, now)
-            following, self._next, self._free_job, active.job = self._next, None, None, None
+                owner._free_job = job
+            owner._ended(active, status, value, error, now)
+            following, owner._next, owner._free_job, active.job = owner._next, None, None, None
 
     async def _execute_observed(self, active: Active) -> Any:
         """An execution with a span, or one that is skipped if nothing has changed."""
@@ -403,13 +427,14 @@ class Execution:
         """The device was lost. Losses have a limit of their own, apart from retries."""
         self.plan.count_loss(node)
         self.events.emit(DeviceEvent, kind="device_lost", device=member.id, task_id=node.id)
-        if node.losses > self.options.max_losses:
+        if node.losses > self.options.max_losses and error.counts:
             self.fail(node, error)
         else:
             self.plan.retry(node, self.now(), error_text(error))
             self.plan.queue.push(node)
             self.events.task_changed("task_retrying", node, error)
-            self._scheduler.rest(member)  # so that another device is tried first
+            if error.counts:
+                self._scheduler.rest(member)  # so that another device is tried first
 
     def _release(self, node: Node, member: Member, error: DeviceUnavailable) -> None:
         """The device gave the task back before it began. The device rests, so that the task does not spin."""
@@ -632,10 +657,13 @@ class Execution:
     def result(self) -> Result:
         return Result(self.plan, self.lock.history, self._slots, self.lock.policy, self.logs, self.options.artifacts)
 
-    def abandon(self) -> None:
-        """Another process continues the plan: stop what is left here, and record nothing."""
-        self.stopping |= self.active  # from now on no end counts
-        self.active.clear()
+    def abandon(self, *, keeps_work: bool = False) -> None:
+        """Another process continues the plan: stop what is left here, and record nothing. With ``keeps_work`` another
+        execution of this process does (``take_over``): what this process executes itself goes on."""
+        kept = {epoch: active for epoch, active in self.active.items() if keeps_work and active.durable}
+        self.paused = True  # nothing starts here any more
+        self.stopping |= {epoch: active for epoch, active in self.active.items() if epoch not in kept}
+        self.active = kept  # from now on no other end counts
         for active in tuple(self.stopping.values()):
             self._ask_to_stop(active)
         self.cycles.abandon()

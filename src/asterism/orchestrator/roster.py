@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Upstream
@@ -18,6 +18,9 @@ from asterism.core.record import field
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable, needed_capabilities
 from asterism.execution.plugin_actions import plugin_capabilities
 from asterism.orchestrator.devices import Device, LocalDevice, Work
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.execution import Execution
 
 logger = logging.getLogger("asterism.roster")
 
@@ -77,6 +80,10 @@ class Roster:
 
     def find(self, device_id: str) -> Member | None:
         return self._members.get(device_id)
+
+    def resumes(self, node: Node) -> Member | None:
+        """The device that an earlier process gave a running task to, if it may have the task still."""
+        return None if node.device is None else self.find(node.device)
 
     def names(self) -> str:
         return ", ".join(self._members) or "none"
@@ -166,9 +173,11 @@ class Active(Work, kw_only=True, eq=False):
 
     node: Node
     member: Member
+    owner: Execution
     resumed: bool = False  # an earlier process started it, and it may be under way
     begun: bool = False
     stops: bool = False  # it was asked to stop before it began here
+    durable: bool = False  # the process of a stored plan executes it, and its start is in the journal
     delay: float | None = None  # after a timeout: seconds until the next attempt
     job: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None

@@ -185,7 +185,7 @@ def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask)
         "attempts": node.attempts,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
-        **({} if node.times is None else {"attempt": node.times.to_json()}),
+        **({} if (times := node.attempt_times) is None else {"attempt": times.to_json()}),
     }
     if node.status is TaskStatus.FAILED and (handler := handler_of(node)) is not None:
         out["handled_by"] = handler.id

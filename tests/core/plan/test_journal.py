@@ -20,10 +20,8 @@ from asterism.core.plan.edits import EditBatch, RemoveTask
 from asterism.core.plan.journal import (
     SCHEMA,
     Begin,
-    BegunRun,
     Close,
     Edit,
-    EndedRun,
     ErrorText,
     Finish,
     Locate,
@@ -42,10 +40,7 @@ from asterism.core.plan.journal import (
     lock_from_json,
     lock_to_json,
     replay,
-    rest_from_json,
-    rest_to_json,
 )
-from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.task import Task
 from asterism.core.record import decode, encode, encode_json, replace
@@ -321,53 +316,6 @@ def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_ru
     again.add(Task("a"))
     replay(again, lock, steps)
     assert again.to_json() == plan.to_json()
-
-
-def test_a_run_that_no_store_has_is_in_the_journal_and_in_a_snapshot_until_its_task_ends() -> None:
-    plan, lock, steps = recorded("a", "b")
-    first = plan.to_json()
-    plan.begin(1.0)
-    for _ in range(2):
-        plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
-    assert plan.begun_run("a") is None
-    plan.set_device(plan.node("a"), "nightly@here", "run-1", "session-1")
-    assert steps[-1] == Locate("a", "nightly@here", "run-1", "session-1")
-    again = RecordedConstellation.from_json(first)
-    replay(again, RecordedLock(again), steps)
-    read = RecordedConstellation.from_json(plan.to_json())
-    rest_from_json(read, RecordedLock(read), json.loads(json.dumps(rest_to_json(plan, lock))))
-    for copy in (plan, again, read):
-        assert copy.begun_run("a") == BegunRun(copy.node("a").epoch, "run-1", "session-1")
-        assert copy.begun_run("b") is None
-        copy.release(copy.node("a"), 3.0, "its device has left")
-        copy.start(copy.queue.pop(next(iter(copy.queue.lanes))), "fleet", 4.0)
-        assert copy.begun_run("a") is None  # that was another execution
-        copy.finish(copy.node("a"), COMPLETED, 5.0)
-        assert "begun" not in rest_to_json(copy, RecordedLock(copy))
-
-
-def test_completed_runs_that_no_store_may_have_are_collected_while_somebody_wants_them() -> None:
-    plan, _, steps = recorded("a", "b", "c")
-    first = plan.to_json()
-    plan.begin(1.0)
-    for _ in range(3):
-        plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
-    times = AttemptTimes(2.0, 2.0, 2.5, 3.0, True)
-    for task_id in "ab":
-        plan.set_device(plan.node(task_id), "nightly@here", f"run-{task_id}", "session-1")
-    assert plan.is_running("a", plan.node("a").epoch)
-    assert not plan.is_running("a", 0)
-    assert not plan.is_running("x", 1)
-    for task_id, status in (("a", COMPLETED), ("b", FAILED), ("c", COMPLETED)):
-        plan.record_run(task_id, plan.node(task_id).epoch, 3.0, times, "it ended")
-        plan.finish(plan.node(task_id), status, 3.0, f"{task_id} done")
-    assert plan.ended_runs is None
-    assert not plan.is_running("a", plan.node("a").epoch)
-    again = RecordedConstellation.from_json(first)
-    again.ended_runs = []
-    replay(again, RecordedLock(again), steps)
-    run = BegunRun(plan.node("a").epoch, "run-a", "session-1")
-    assert again.ended_runs == [EndedRun(run, plan.node("a").task, False, "nightly@here", times, {}, "a done")]
 
 
 def test_a_lost_device_is_counted_and_recorded() -> None:

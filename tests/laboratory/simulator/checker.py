@@ -159,7 +159,7 @@ class Checker:
         self.note(f"{run[-6:]} epoch {epoch} begins on {machine.name}")
         now = self.now()
         for other in self.executions:
-            if other.run != run:
+            if work_of(other.run) != work_of(run):
                 continue
             if other.epoch == epoch:
                 self.broken(f"run {run} was begun twice in epoch {epoch}: on {other.machine.name} and {machine.name}")
@@ -206,6 +206,12 @@ class Checker:
             return
         if (run.device, run.epoch) == (notice.device, int(late[1])):
             self.broken(f"the result of run {run.id} was called late, and it is the one that counts")
+
+
+def work_of(run: str) -> str:
+    """What a run does. The executions of a task by the process of its plan are named by the plan, the task and the
+    epoch."""
+    return run.rpartition("/")[0] if run.startswith("plan:") else run
 
 
 def _continues(before: Run, after: Run) -> bool:

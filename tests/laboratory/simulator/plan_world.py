@@ -40,6 +40,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
 from asterism.store.store_errors import StoreUnavailable
+from tests.laboratory.simulator.checker import work_of
 from tests.laboratory.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld
 from tests.laboratory.simulator.machines import Machine, Wire
 
@@ -296,6 +297,13 @@ class PlanWorld(FleetWorld):
 
     async def _check_executions(self, stored: StoredConstellation) -> None:
         """No execution of a task begins after its end was recorded."""
+        for execution in self.checker.executions:
+            task = work_of(execution.run).removeprefix(f"plan:{PLAN}/")
+            last = stored.plan.nodes[task].epoch if task in stored.plan else 0
+            if execution.run.startswith("plan:") and last and execution.epoch > last:
+                self.checker.broken(
+                    f"task {task} had ended in epoch {last} and was executed in epoch {execution.epoch}"
+                )
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
             if not run.ended:
@@ -494,14 +502,20 @@ class CancelWorld(PlanWorld):
         def runs_of(task: str) -> list[Run]:
             return [run for run in runs if str(run.key).startswith(f"plan:{PLAN}/{task}/")]
 
+        def ends_of(task: str) -> list[float | None]:
+            work = f"plan:{PLAN}/{task}"
+            return [execution.ended for execution in self.checker.executions if work_of(execution.run) == work]
+
         for setup in stored.plan.setups:
-            begun = any(was_executed(run) for run in runs_of(setup.id))
+            begun = any(was_executed(run) for run in runs_of(setup.id)) or bool(ends_of(setup.id))
             for teardown in teardowns_of(setup):
                 own = runs_of(teardown.id)
                 if not begun:
-                    if setup.times is not None and any(was_executed(run) for run in own):
+                    executed = any(was_executed(run) for run in own) or bool(ends_of(teardown.id))
+                    if setup.times is not None and executed:
                         self.checker.broken(f"no device has begun {setup.id}, and a device has executed {teardown.id}")
                     continue
                 executed = any(run.ended and not run.given_up and not run.cancelled for run in own)
+                executed = executed or any(end is not None for end in ends_of(teardown.id))
                 if teardown.status not in (COMPLETED, FAILED) or not executed:
                     self.checker.broken(f"{setup.id} was set up, and no device has executed {teardown.id}")

@@ -23,7 +23,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.limits import SERIES, uses_of
 from asterism.core.record import asdict, encode
 from asterism.core.run.run import FAILED, OWNED, Run, RunStatus
-from asterism.core.run.session import OPEN, PATH, REACHABLE_STATES, RESTING, Session
+from asterism.core.run.session import OPEN, OWN_TASKS, PATH, REACHABLE_STATES, RESTING, Session
 from asterism.fleet.audit_log import AuditFilter, is_place
 from asterism.fleet.fleet import Fleet, UnknownDevice, new_run
 from asterism.fleet.joinable_devices import state_of
@@ -206,7 +206,9 @@ def device_document(
     type count as none."""
     rank, labels, battery = ranks.get(session.device), session.profile.get("labels"), session.profile.get("battery")
     is_number = isinstance(battery, int | float) and not isinstance(battery, bool)
-    profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING, PATH)}
+    profile = {
+        name: value for name, value in session.profile.items() if name not in ("labels", RESTING, PATH, OWN_TASKS)
+    }
     return document_of(
         documents.Device,
         session,

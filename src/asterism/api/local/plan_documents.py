@@ -39,11 +39,11 @@ from asterism.core.plan.graph import Graph
 from asterism.core.plan.group_elements import UNFOLDED, folded_groups, status_of_group, work_of
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.plan.node import RUNNING as RUNNING_PHASE
-from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED, PENDING, RUNNING
+from asterism.core.plan.node import Node, is_process
+from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
 from asterism.core.plan.task import Task, needs_text
 from asterism.core.plan.work_patterns import effects_of
-from asterism.core.record import decode
+from asterism.core.record import decode, replace
 from asterism.durable.approval_store import escalation_of
 from asterism.durable.commands import EditAnswer
 from asterism.durable.editor_budget import Account, Spent
@@ -101,9 +101,9 @@ def plan_copy(stored: StoredPlan, now: float, results: bool) -> documents.PlanCo
         lock=lock_to_json(lock),
         closed_cycles=[cycle.to_json() for cycle in lock.history if cycle.closed_at is not None],
         executing={
-            node.id: documents.ExecutedTask(device=run.device or "", begun_at=times.begun or now)
+            node.id: documents.ExecutedTask(device=(run or node).device or "", begun_at=times.begun or now)
             for node, (times, run) in began.items()
-            if times is not None and run is not None
+            if times is not None
         },
         queued=sum(phase != RUNNING_PHASE for phase in phases.values()),
     )
@@ -204,7 +204,7 @@ def task_document(
     """``results`` are the masked results of tasks that are shown with it, ``behind`` counts those that it stands
     for."""
     run = None if stored is None else stored.runs.get(node.id)
-    times = node.times if stored is None else stored.times(node)
+    times = node.attempt_times if stored is None else stored.times(node)
     reason = error_text(node.error) or node.reason
     held = node.status is PENDING and node.held
     return document_of(
@@ -239,7 +239,10 @@ def task_details(
         documents.Task,
         task_document(node, plan, mask, groups_of(plan), stored, results),
         definition=mask.shown(node.task.to_json()),
-        executions=[execution_document(execution, mask) for execution in runs],
+        executions=sorted(
+            [execution_document(execution, mask) for execution in runs] + own_executions(plan.story(task), runs, mask),
+            key=lambda execution: execution.created_at,
+        ),
         story=story_documents(plan.story(task), mask, tracebacks),
     )
 
@@ -248,6 +251,37 @@ def execution_document(execution: TaskRun, mask: PlanMask) -> documents.Attempt:
     run = execution.run
     error = None if run.error is None else mask.shown(run.error)
     return document_of(documents.Attempt, run, run=run.id, status=run.reported_status, error=error)
+
+
+def own_executions(story: Sequence[PlanEntry], runs: Sequence[TaskRun], mask: PlanMask) -> list[documents.Attempt]:
+    """The executions of a task by the process of its plan, as far back as its story goes. What that has handed over to
+    the fleet is a run."""
+    executions: list[documents.Attempt] = []
+    last: documents.Attempt | None = None
+    for entry in story:
+        what = entry.what.removesuffix(" provisionally")
+        if what == "started" and is_process(entry.why):
+            last = documents.Attempt(
+                run=None,
+                status="processing",
+                device=entry.why,
+                created_at=entry.at,
+                assigned_at=entry.at,
+                started_at=entry.at,
+                ended_at=None,
+                error=None,
+            )
+            executions.append(last)
+        elif last is not None and what in (*TERMINAL, "attempt failed", "put back", "revoked"):
+            status = what if what in TERMINAL else "failed" if what == "attempt failed" else "cancelled"
+            error = mask.shown(entry.why) if entry.why and status != "completed" else None
+            executions[-1], last = replace(last, status=status, ended_at=entry.at, error=error), None
+    handed_over = [execution.run.created_at for execution in runs]
+    return [
+        execution
+        for execution in executions
+        if not any(execution.created_at <= at <= (execution.ended_at or at) for at in handed_over)
+    ]
 
 
 def story_documents(

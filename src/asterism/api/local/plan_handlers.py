@@ -11,7 +11,7 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import dropwhile, islice
 from pathlib import PurePath
@@ -19,19 +19,21 @@ from typing import Any, TypeVar
 
 from asterism.api import documents
 from asterism.api import plan_operations as declared
-from asterism.api.documents import PlanLog, TaskLogEntry, document_of
+from asterism.api.documents import LogEntry, PlanLog, TaskLogEntry, document_of
 from asterism.api.local import edit_handlers, plan_documents
 from asterism.api.local.edit_handlers import checked_batch
 from asterism.api.local.run_handlers import LOG_BEGIN, MOST_LINES, LogPlace, new_lines, run_advice
 from asterism.api.system import LocalSystem
 from asterism.base.clock import Looks
 from asterism.base.http_limits import RequestRefused
+from asterism.core.attempt_log import LogReader
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_rules import ApprovalRule, EditScope
 from asterism.core.plan.group_elements import folded_groups
+from asterism.core.plan.status import RUNNING
 from asterism.core.plan.task_files import makers_of
-from asterism.core.record import Struct, asdict, decode, field
+from asterism.core.record import Struct, asdict, decode, field, replace
 from asterism.durable import plan_actor, stored_plans
 from asterism.durable.approval_store import approval_terms, list_approvals
 from asterism.durable.journal_store import check_name, read_head
@@ -49,7 +51,16 @@ from asterism.durable.plan_submissions import submit_plan as store_plan
 from asterism.durable.plan_summaries import live_owner
 from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.runner_registers import submit_again
-from asterism.durable.stored_plans import StoredPlan, TaskRun, read_plan, story_tracebacks, task_runs, unknown_task
+from asterism.durable.stored_plans import (
+    StoredPlan,
+    TaskRun,
+    read_plan,
+    story_tracebacks,
+    task_executions,
+    task_runs,
+    unknown_task,
+)
+from asterism.durable.task_logs import StoredLog, log_chunks
 from asterism.execution.artifacts import ArtifactProblem, FileEntry
 from asterism.fleet import retention
 from asterism.fleet.fleet import Fleet
@@ -546,13 +557,13 @@ async def plan_log(
     """The lines after a position; of a group those of its elements. Waits up to ``timeout`` seconds for some, unless
     the plan has ended. Raises UnknownConstellation and UnknownTask."""
     stored = (await read_plan(fleet, plan)).record.plan
-    if task is not None and task not in stored and not await task_runs(fleet.store, plan, task, elements=True):
+    if task is not None and task not in stored and not await task_executions(fleet.store, plan, task, elements=True):
         raise unknown_task(stored, task)
     async for last in Looks(fleet.clock, interval=LOOK_INTERVAL, timeout=timeout):
         ended = (await read_head(fleet.store, plan))[0].ended  # before the lines: the last ones come with the end
-        executions = await task_runs(fleet.store, plan, task, elements=True)
+        executions = await task_executions(fleet.store, plan, task, elements=True)
         position = LogPosition.parse(after)
-        items, more = await _plan_lines(fleet, executions, position, attempt)
+        items, more = await _plan_lines(fleet, plan, executions, position, attempt)
         if items or ended or last:
             break
     return PlanLog(
@@ -561,29 +572,57 @@ async def plan_log(
         now=fleet.store.clock(),
         more=more,
         ended=ended,
-        executed=bool(executions),
+        executed=bool(executions) or any(node.attempts for node in stored.nodes.values() if task in (None, node.id)),
     )
 
 
 async def _plan_lines(
-    fleet: Fleet, executions: list[TaskRun], position: LogPosition, attempt: int | None
+    fleet: Fleet,
+    plan: str,
+    executions: Sequence[TaskRun | StoredLog],
+    position: LogPosition,
+    attempt: int | None,
 ) -> tuple[list[TaskLogEntry], bool]:
     """The lines after a position, which moves on, and whether there are more."""
     items: list[TaskLogEntry] = []
     settled = f"{int((fleet.store.clock() - SETTLED_AFTER) * 1000) & 0xFFFFFFFFFFFF:012x}"
+    running = await _running_logs(fleet, plan) if any(isinstance(some, StoredLog) for some in executions) else ()
     all_read = True
-    for execution in sorted(executions, key=lambda execution: execution.run.id):
-        run = execution.run
+    for execution in executions:
         if len(items) >= MOST_LINES:
             return items, True
-        if position.is_new(run.id):
-            begin, before = position.places.get(run.id, LOG_BEGIN), execution.before
-            wanted = None if attempt is None else attempt - before
-            lines, position.places[run.id] = await new_lines(fleet, run, begin, attempt=wanted)
-            about = {"run": run.id, "task": execution.task}
-            items += [document_of(TaskLogEntry, line, attempt=before + line.attempt, **about) for line in lines]
-        all_read = all_read and run.ended and run.id < settled
+        if position.is_new(execution.id):
+            begin = position.places.get(execution.id, LOG_BEGIN)
+            lines, position.places[execution.id] = await _lines_of(fleet, plan, execution, begin, attempt)
+            about = {"run": execution.id, "task": execution.task}
+            items += [document_of(TaskLogEntry, line, **about) for line in lines]
+        ended = (execution.task, execution.epoch) not in running
+        if isinstance(execution, TaskRun):
+            ended = execution.run.ended
+        all_read = all_read and ended and execution.id < settled
         if all_read:
-            position.read = max(position.read, run.id)
-            position.places.pop(run.id, None)
+            position.read = max(position.read, execution.id)
+            position.places.pop(execution.id, None)
     return items, False
+
+
+async def _running_logs(fleet: Fleet, plan: str) -> Collection[tuple[str, int]]:
+    """The executions (task, epoch) of running tasks."""
+    nodes = (await read_plan(fleet, plan)).record.plan.nodes.values()
+    return {(node.id, node.epoch) for node in nodes if node.status is RUNNING}
+
+
+async def _lines_of(
+    fleet: Fleet, plan: str, execution: TaskRun | StoredLog, begin: LogPlace, attempt: int | None
+) -> tuple[list[LogEntry], LogPlace]:
+    """The new lines of an execution, or of one attempt of it, and the place where they end."""
+    if isinstance(execution, TaskRun):
+        wanted = None if attempt is None else attempt - execution.before
+        lines, place = await new_lines(fleet, execution.run, begin, attempt=wanted)
+        return [replace(line, attempt=execution.before + line.attempt) for line in lines], place
+    if attempt not in (None, execution.attempt):
+        return [], begin
+    reader = LogReader(begin[1])
+    read = reader.read(await log_chunks(fleet.store, plan, execution.id))
+    entries = [LogEntry(attempt=execution.attempt, **line._asdict()) for line in read]
+    return entries, (execution.epoch, reader.seen)

@@ -46,9 +46,11 @@ from asterism.cli.plan.plan_live_view import (
 from asterism.cli.plan.plan_views import command_at
 from asterism.cli.plan.plan_watch import absent_devices, logs_to_show, origin_of, taken_text
 from asterism.cli.screen import Screen
+from asterism.core.attempt_log import lines_of
 from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.node import Node, is_process
 from asterism.core.plan.status import RUNNING, ConstellationState
 from asterism.core.record import replace
 from asterism.core.run.run import PROCESSING, Run
@@ -64,6 +66,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.stored_plans import read_plan
+from asterism.durable.task_logs import log_chunks, stored_logs
 from asterism.execution.foreach_expansion import template_of
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -312,6 +315,7 @@ class FleetProgress:
                 executing = [run for run in runs if run.status is PROCESSING]
                 await self._read_state(runs, executing)
                 await self._read_logs([*executing[-OUTPUT_TASKS:], *(run for run in runs if run.ended)])
+                await self._read_own_logs()
         finally:
             self._look = None
 
@@ -323,6 +327,12 @@ class FleetProgress:
         keys = frozenset(f"{self._workflow}/{node.id}/{node.epoch}" for node in nodes)
         return await self._fleet.store.find(Query(keys=keys)) if keys else []
 
+    def _own(self) -> list[Node]:
+        """The running tasks that the process of the plan executes itself, as many as a view shows."""
+        progress = self._progress
+        nodes = (progress.plan.nodes.get(task) for task in islice(progress.running, ASKED_TASKS))
+        return [node for node in nodes if node is not None and node.status is RUNNING and is_process(node.device)]
+
     async def _read_state(self, runs: Sequence[Run], executing: Sequence[Run]) -> None:
         count = self._progress.plan.counts[RUNNING]
         if count <= ASKED_TASKS:
@@ -331,7 +341,9 @@ class FleetProgress:
             kinds = await self._fleet.store.waiting()
             queued = sum(kind.number for kind in kinds if kind.workflow == self._workflow)
         begun = {self._task_of(run): Begun(run.device or "", run.started_at or self._looked_at) for run in executing}
-        busy = len(executing) if count <= ASKED_TASKS else max(len(executing), count - queued)
+        own = {node.id: Begun(node.device or "", node.begun_at) for node in self._own()}
+        begun = own | begun
+        busy = len(begun) if count <= ASKED_TASKS else max(len(begun), count - queued)
         self._progress.fleet = FleetState(self._looked_at, begun, busy, queued)
 
     async def _read_logs(self, runs: Sequence[Run]) -> None:
@@ -342,6 +354,13 @@ class FleetProgress:
                 tail.ended = run.ended
                 lines, tail.place = await new_lines(self._fleet, run, tail.place)
                 self._add(tail, self._task_of(run), lines)
+
+    async def _read_own_logs(self) -> None:
+        store, plan = self._fleet.store, self._progress.plan.id
+        for log in (await stored_logs(store, plan))[-OUTPUT_TASKS:]:
+            lines = lines_of(await log_chunks(store, plan, log.id))[-OUTPUT_LINES:]
+            if lines and (self._newest is None or lines[-1].at >= self._newest[0]):
+                self._newest = lines[-1].at, OutputTail(log.task, [line.text for line in lines])
 
     def _add(self, tail: _Tail, task: str, lines: Sequence[LogEntry]) -> None:
         tail.lines.extend(line.text for line in lines[-OUTPUT_LINES:])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from asterism.core.errors import (
     AsterismError,
@@ -33,7 +33,6 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import AttemptTimes, Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, StoredValue, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
-from asterism.core.plan.task import Task
 from asterism.core.record import InvalidRecord, Record, decode
 
 SCHEMA = 2
@@ -94,11 +93,9 @@ class Locate(Step):
 
     task: str
     device: str
-    run: str | None = None
-    session: str = ""
 
     def replay(self, plan: RecordedConstellation, lock: AssignmentLock) -> None:
-        plan.set_device(plan.node(self.task), self.device, self.run, self.session)
+        plan.set_device(plan.node(self.task), self.device)
 
 
 class Files(Step):
@@ -363,26 +360,6 @@ def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[St
 # -- plans that record their steps -------------------------------------------------------------------------------------
 
 
-class BegunRun(NamedTuple):
-    """The run of an execution, which the store may not have: its id, and the session of the device that began it."""
-
-    epoch: int
-    id: str
-    session: str
-
-
-class EndedRun(NamedTuple):
-    """A run of a completed execution that the store may not have, with what its task and its dependencies were then."""
-
-    run: BegunRun
-    task: Task
-    teardown: bool
-    device: str
-    times: AttemptTimes
-    results: Mapping[str, Any]
-    value: Any
-
-
 def _discard(step: Step) -> None:
     """The default of ``record``: for a plan that is not stored."""
 
@@ -407,9 +384,6 @@ class RecordedConstellation(Constellation):
         self.record: Callable[[Step], None] = _discard
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self.stored: dict[str, tuple[Any, StoredValue]] = {}  # results that the store keeps, by task
-        self._begun: dict[str, BegunRun] = {}  # by task; of an earlier epoch, too
-        self.ended_runs: list[EndedRun] | None = None
-        """The runs of ``set_device`` that have completed; not collected while it is None."""
         self._editing = False
         self.undo_stack = UndoStack()
         self.on_rejected: Callable[[int, EditBatch, EditRejected], None] | None = None  # (version, batch, why)
@@ -463,10 +437,7 @@ class RecordedConstellation(Constellation):
         value = plain_json(value, f"the result of task {node.id!r}")
         if self.snapshot is not None:
             self.snapshot.preserve(node, *_conditional_children(node))
-        if self.ended_runs is not None and status is TaskStatus.COMPLETED:
-            self._collect_run(self.ended_runs, node, value)
         super().finish(node, status, now, value, recorded, review)
-        self._begun.pop(node.id, None)
         text = None if recorded is None else ErrorText(recorded.kind, recorded.message)
         self.record(Finish(node.id, status, now, value, text, review))
 
@@ -478,35 +449,14 @@ class RecordedConstellation(Constellation):
     decide = _recorded(Decide, Constellation.decide)
     add_taint = _recorded(Taint, Constellation.add_taint)
 
-    def set_device(self, node: Node, device: str, run: str | None = None, session: str = "") -> None:
-        """Record which device of a fleet runs a running task; with ``run`` also its run and the session of the device,
-        if no run in a store says so."""
+    def set_device(self, node: Node, device: str) -> None:
+        """Record which device of a fleet runs a running task."""
         if node.status is not RUNNING or node.device is None:
             self.refuse(node, "locate")
         self._preserve(node)
         node.device = device
         self.records.mark(node)
-        if run is not None:
-            self._begun[node.id] = BegunRun(node.epoch, run, session)
-        self.record(Locate(node.id, device, run, session))
-
-    def begun_run(self, task_id: str) -> BegunRun | None:
-        """The run that ``set_device`` was given for the present execution of a running task."""
-        begun, node = self._begun.get(task_id), self.nodes.get(task_id)
-        return begun if begun is not None and node is not None and begun.epoch == node.epoch else None
-
-    def is_running(self, task_id: str, epoch: int) -> bool:
-        """Whether this execution of a task has not ended."""
-        node = self.nodes.get(task_id)
-        if node is None or node.epoch != epoch:
-            return False
-        return node.status is RUNNING and node.tentative is None
-
-    def _collect_run(self, ended: list[EndedRun], node: Node, value: Any) -> None:
-        run = self.begun_run(node.id)
-        if run is not None and node.device is not None and node.times is not None:
-            results, teardown = {source: self.nodes[source].value for source in node.parents}, node.setup is not None
-            ended.append(EndedRun(run, node.task, teardown, node.device, node.times, results, value))
+        self.record(Locate(node.id, device))
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
         """Record how often a fleet attempted a running task, and how often it lost a device."""
@@ -634,19 +584,6 @@ def _batch_as_json(batch: EditBatch) -> Any:
 
 
 # -- what a snapshot has beside the plan -------------------------------------------------------------------------------
-
-
-def rest_to_json(plan: RecordedConstellation, lock: AssignmentLock) -> JsonObject:
-    """The lock of a plan, and the runs of running tasks that the store may not have."""
-    runs = {node.id: plan.begun_run(node.id) for node in plan.nodes.values() if node.status is RUNNING}
-    begun = {task: list(run) for task, run in runs.items() if run is not None}
-    return {"lock": lock_to_json(lock), **({"begun": begun} if begun else {})}
-
-
-def rest_from_json(plan: RecordedConstellation, lock: AssignmentLock, data: Mapping[str, Any]) -> None:
-    """Restore what ``rest_to_json`` wrote."""
-    lock_from_json(lock, data["lock"])
-    plan._begun = {task: BegunRun(*run) for task, run in data.get("begun", {}).items()}
 
 
 def lock_to_json(lock: AssignmentLock) -> JsonObject:

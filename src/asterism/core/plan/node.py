@@ -56,6 +56,11 @@ class AttemptTimes(NamedTuple):
         return "never began" if self.seconds is None else "waited {:.3f} s, ran {:.3f} s".format(*self.seconds)
 
 
+def is_process(device: str | None) -> bool:
+    """Whether a device is the process that runs a plan: PLAN@HOST. No other device has such a name."""
+    return device is not None and "@" in device
+
+
 class Scope(NamedTuple):
     """Where a node is among set-ups and their teardowns: see teardowns.py."""
 
@@ -156,6 +161,14 @@ class Node(RareState):
         if self.times is not None:
             return None if self.times.begun is None else (self.times.begun, self.times.ended)
         return None if self.started_at is None else (self.started_at, self.ended_at)
+
+    @property
+    def attempt_times(self) -> AttemptTimes | None:
+        """The times of its last attempt, as far as they are known; of an attempt of the process that runs the plan they
+        are those of its start and end."""
+        if self.times is not None or not is_process(self.device):
+            return self.times
+        return AttemptTimes(self.begun_at, self.begun_at, self.begun_at, self.ended_at)
 
     @property
     def has_begun(self) -> bool:

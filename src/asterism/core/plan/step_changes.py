@@ -70,7 +70,7 @@ def task_progress(node: Node) -> JsonObject:
         "awaited_since": node.awaited_since,
         "started_at": node.started_at,
         "ended_at": node.ended_at,
-        "attempt": None if node.times is None else node.times.to_json(),
+        "attempt": None if (times := node.attempt_times) is None else times.to_json(),
         "needless": node.needless,
         "review": not node.reviewed,
     }

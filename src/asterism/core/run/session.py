@@ -40,6 +40,9 @@ VIA = "via "
 PLAN = "plan"
 """The key of the profile under which the process of a plan names its plan."""
 
+OWN_TASKS = "own tasks"
+"""The key of the profile under which it says how many of its slots tasks of the plan use: they are no runs."""
+
 RESTING = "resting"
 """The key of the profile under which a device reports why it would hand work back."""
 
@@ -88,12 +91,17 @@ class Session(Record):
     @property
     def is_past_process(self) -> bool:
         """Whether it was the process of a plan, and has left: unlike a device it does not come back."""
-        return self.state == ENDED and PLAN in self.profile
+        return self.state == ENDED and self.runs_plan
+
+    @property
+    def runs_plan(self) -> bool:
+        """Whether it is the process of a plan."""
+        return PLAN in self.profile
 
     @property
     def only_runs_plan(self) -> bool:
         """Whether it is the process of a plan that executes no work: no device for people."""
-        return not self.slots and PLAN in self.profile
+        return not self.slots and self.runs_plan
 
     def loses_after(self, timeout: float) -> float:
         """After how many seconds without a heartbeat it loses a run with this timeout: the shorter one counts. The
@@ -102,14 +110,20 @@ class Session(Record):
         return timeout if "@" in self.device or self.timeout == DEFAULT_TIMEOUT else min(timeout, self.timeout)
 
     @property
+    def _own_tasks(self) -> int:
+        """How many of its slots the tasks of the plan use that it runs, as of its last heartbeat: these are no runs."""
+        tasks = self.profile.get(OWN_TASKS)
+        return tasks if type(tasks) is int else 0
+
+    @property
     def room(self) -> int:
         """How many more runs may be assigned to it."""
-        return max(0, self.slots + self.backlog - self.used) if self._takes_work else 0
+        return max(0, self.slots + self.backlog - self.used - self._own_tasks) if self._takes_work else 0
 
     @property
     def idle(self) -> int:
         """How many more runs it could start now."""
-        return max(0, self.slots - self.used) if self._takes_work else 0
+        return max(0, self.slots - self.used - self._own_tasks) if self._takes_work else 0
 
     @property
     def _takes_work(self) -> bool:
@@ -135,7 +149,7 @@ class Session(Record):
     def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The names that expressions over a device see. What the store knows overrides what the device reports."""
         load = self.used / self.slots if self.slots else 1.0
-        hidden = (PLAN, RESTING, PATH)
+        hidden = (PLAN, RESTING, PATH, OWN_TASKS)
         reported = {name: value for name, value in self.profile.items() if value is not None and name not in hidden}
         # without a battery it counts as full
         defaults = {"os": "", "cpu": 0.0, "battery": 1.0, "plugged": True, "labels": {}}

@@ -20,7 +20,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.json_values import JsonObject
 from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.record import replace as replaced
-from asterism.core.run.session import DEFAULT_TIMEOUT, Session, device_name_problem
+from asterism.core.run.session import DEFAULT_TIMEOUT, OWN_TASKS, Session, device_name_problem
 from asterism.core.run.work import SHORTEST_HEARTBEAT
 from asterism.execution.function_calls import start_capture, stop_capture
 from asterism.execution.plugin_actions import plugin_capabilities
@@ -41,6 +41,10 @@ from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
+
+
+OWN_TASKS_INTERVAL = 0.1
+"""Seconds between two looks of a device that is leaving at the tasks of its plan."""
 
 
 class DeviceReplaced(AsterismError):
@@ -143,7 +147,7 @@ class DeviceAgent:
             self._executor,
             self.lease,
             self.health,
-            on_free=lambda: self.claimer.look_if_free(),  # made below
+            on_free=self._has_room,
             on_report=lambda: self.heartbeat.report_soon(),
         )
         self.own_score = OwnScore(connection, session)
@@ -156,6 +160,13 @@ class DeviceAgent:
             measure=self._profile,
             on_draining=self.draining.set,
         )
+
+    def on_room(self) -> None:
+        """Called when a slot may be free again; the process of a plan replaces it."""
+
+    def _has_room(self) -> None:
+        self.claimer.look_if_free()
+        self.on_room()
 
     @property
     def session(self) -> Session:
@@ -282,7 +293,7 @@ class DeviceAgent:
             await self.claimer.settled.wait()  # an open request may bring a run that no other device would begin
             tasks = [held.task for held in self.worker if held.task is not None]
             self._hand_back()
-            if not len(self.worker):
+            if not len(self.worker) and not self.worker.own_tasks():
                 if sure:
                     return
                 sure = True
@@ -291,6 +302,8 @@ class DeviceAgent:
                         await self.claimer.adopt_all()
             elif tasks:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            elif self.worker.own_tasks():
+                await self.connection.clock.sleep(OWN_TASKS_INTERVAL)
             else:
                 await asyncio.sleep(0)
 
@@ -310,6 +323,8 @@ class DeviceAgent:
         """Measure the profile for a heartbeat, and act on it: rest, or take work again."""
         rested = self.acceptance.resting
         profile = self.acceptance.measure(self.health.suspended, len(self.worker.held))
+        if tasks := self.worker.own_tasks():
+            profile = {**profile, OWN_TASKS: tasks}
         self.claimer.forget_judgements()
         resting = self.acceptance.resting
         if resting is not None:

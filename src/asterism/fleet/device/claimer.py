@@ -20,7 +20,7 @@ from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.work import Work
-from asterism.fleet.device.completion import HeldRun, Unwritten
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.device_connection import Claim, Decline, DeviceConnection, Refuse
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
@@ -86,10 +86,13 @@ class Claimer:
 
     def look_if_free(self) -> None:
         """There may be room again. That is no reason to look if nothing waits here and the store has no more."""
-        if self._wake.is_set():
-            return
-        if self._assigned or self.worker.has_waiting or self._wakes != self._nothing_at:
+        if not self._wake.is_set() and self.wants_slot:
             self._wake.set()
+
+    @property
+    def wants_slot(self) -> bool:
+        """Whether work may wait for a slot."""
+        return self._assigned or self.worker.has_waiting or self._wakes != self._nothing_at
 
     def _look_later(self, seconds: float) -> None:
         """Look again then, or earlier: a rate has room for more."""
@@ -351,6 +354,14 @@ class Claimer:
 
     # -- runs created in this process --------------------------------------------------------------------------------
 
+    @property
+    def device(self) -> str:
+        return self.worker.owner.device
+
+    @property
+    def full(self) -> bool:
+        return self.worker.room <= 0
+
     def reserve(self, run: Run) -> bool:
         """Keep a slot for a run that is about to be created here. Returns False if the device cannot take it now, or if
         others may wait for the slot: then this run waits with them, and the next look takes the first of all."""
@@ -374,18 +385,17 @@ class Claimer:
         self.worker.unreserve(run.id)
         self._count_request(-1)
 
-    def accept(self, run: Run, now: float | None = None) -> Run:
-        """The run as it is written when it is created: taken by this device, and started. ``now`` is the time of the
-        store, for a caller that knows it."""
+    def accept(self, run: Run) -> Run:
+        """The run as it is written when it is created: taken by this device, and started."""
         scores = self.own_score.scores(run.work, len(self.worker.held))
-        now = self._connection.store_time() if now is None else now
+        now = self._connection.store_time()
         return transitions.take(run, self.worker.owner, now, starts=True, scores=scores)
 
-    def begin(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
+    def begin(self, run: Run, asked: float) -> None:
         """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""
         self.worker.unreserve(run.id)
         self._lease.require(run.work)
-        self.worker.receive(run, asked, unwritten)
+        self.worker.receive(run, asked)
 
     def holds(self, run_id: str) -> bool:
         return run_id in self.worker.held

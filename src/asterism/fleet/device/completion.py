@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
@@ -34,29 +34,12 @@ _NO_SECRETS = Mask()
 _making_log = threading.Lock()
 
 
-class Unwritten(Protocol):
-    """A run that its device executes although the store does not have it yet: the creator of the run writes it."""
-
-    held: HeldRun | None
-    """Set when the device begins it."""
-
-    def completed(self, after: Run, log: Sequence[PutLog]) -> bool:
-        """The work is done: write the run with its end. Returns False if ``write`` has to be called first."""
-
-    async def write(self) -> bool:
-        """Write the run as it is now, and call ``HeldRun.written``. Returns False if the run belongs to others."""
-
-    def give_up(self) -> None:
-        """The device holds the run no more, and it was not written."""
-
-
 @dataclass(slots=True, eq=False)
 class HeldRun:
     """A run that the device has claimed.
 
-    ``since``         when it was received or written, by the device's own clock
+    ``since``         when it was received, by the device's own clock
     ``on_report``     called when there is new progress or output to report
-    ``unwritten``     who writes it, if the store does not have it yet
     ``started``       whether its execution has begun; if not, it waits for a slot
     ``stopping``      why its execution is being stopped
     ``preempted_by``  the run for which it is being stopped
@@ -76,7 +59,6 @@ class HeldRun:
     started: bool
     progress: Progress | None
     make_log: Callable[[HeldRun], LogRecorder | None] | None = None
-    unwritten: Unwritten | None = None
     tail: str = ""
     changed: bool = False
     stopping: str | None = None
@@ -91,10 +73,6 @@ class HeldRun:
     log_writes: Sequence[PutLog] = ()
     """The last part of its log, which is written with its end."""
     _unconfirmed: LogUpdate | None = None
-
-    def written(self, run: Run, now: float) -> None:
-        """The store has the run from now on, as this record says."""
-        self.run, self.unwritten, self.since = run, None, now
 
     def set_files(self, manifest: str) -> None:
         self.files = manifest
@@ -190,8 +168,6 @@ class CompletionBatch:
         """Write the end with all others that come up before the event loop is free again; the task that writes them
         becomes the task of the held run. Returns False if the end has consequences and must be written alone."""
         run = held.run
-        if self._connection.consumer(run.id) is not None:
-            return False
         try:
             after = step.apply(run, self._connection.end_time())
         except RunRefused:

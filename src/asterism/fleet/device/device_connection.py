@@ -30,7 +30,6 @@ from asterism.core.run.placement import Weights
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Grant, Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import InProcessDevice
-from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutLog, Watch
 
 if TYPE_CHECKING:
@@ -333,10 +332,6 @@ class DeviceConnection(Protocol):
 
     async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
         """Returns the progress that was last reported for a run in this epoch; None if there is none."""
-
-    def consumer(self, run_id: str) -> Consumer | None:
-        """Returns what writes the end of a run together with what follows from it, if a waiter of this process does;
-        otherwise None."""
 
     def ended(self, run: Run) -> None:
         """Say that a run has ended and its end was written here: waiters of this process need not read it."""

@@ -108,6 +108,9 @@ class RunWork(NamedTuple):
     on_files: Callable[[str], None] = lambda manifest: None
     """Called with the hash of the manifest when the files of the run are kept."""
 
+    attempt: int = 0
+    """The number of the execution, if the record of the run does not tell it."""
+
 
 class Executor(Protocol):
     """What executes the runs of a device; see DeviceExecutor."""
@@ -435,7 +438,7 @@ class RunAttempt(JudgedAttempt):
             **self._executor._records.marks(),
             "ASTERISM_RUN": run.id,
             **plan_variables(run),
-            "ASTERISM_ATTEMPT": str(attempt_of(run)),
+            "ASTERISM_ATTEMPT": str(self._work.attempt or attempt_of(run)),
             "ASTERISM_EPOCH": str(run.epoch),
             **tick_variables(self._tick),
             "ASTERISM_STEP": "" if last is None else str(last.step),
@@ -455,7 +458,7 @@ class RunAttempt(JudgedAttempt):
         work = self._work
         call = work.run.work.call
         assert call is not None
-        current = CurrentRun(work.run, work.on_progress, self._expired, work.output, self._tick)
+        current = CurrentRun(work.run, work.on_progress, self._expired, work.output, self._tick, work.attempt)
         inputs = self.resolved.inputs if self.folder is None else {"folder": self.folder, **self.resolved.inputs}
         return await self._executor._functions.call(call, inputs, current)
 

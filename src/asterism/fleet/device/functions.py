@@ -56,22 +56,19 @@ class CurrentRun:
         expired: Callable[[], bool] | None = None,
         output: LogSource | None = None,
         tick: TickValues = NOTHING,
+        attempt: int = 0,
     ) -> None:
         self._output = output
         self.tick = Tick(tick) if tick else None
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
         self.traceparent = run.traceparent
-        self._run = run
+        self.attempt = attempt or attempt_of(run)
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._stopped = False
         self._over = False
         self.expired = expired
-
-    @property
-    def attempt(self) -> int:
-        return attempt_of(self._run)
 
     @property
     def logger(self) -> logging.Logger:

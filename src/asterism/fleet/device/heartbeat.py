@@ -91,7 +91,7 @@ class Heartbeat:
 
     def _report_now(self) -> None:
         self._report_timer = None
-        if any(held.changed and held.unwritten is None for held in self.worker):
+        if any(held.changed for held in self.worker):
             self.lease.renewal_due.set()
 
     def _cancel_report_timer(self) -> None:
@@ -104,7 +104,7 @@ class Heartbeat:
         sent = self.clock.time()
         if self._report_timer is not None:
             self._cancel_report_timer()
-        changed = [held for held in self.worker if held.changed and held.unwritten is None]
+        changed = [held for held in self.worker if held.changed]
         reports = [held.report() for held in changed]
         for held in changed:
             held.changed = False
@@ -150,7 +150,7 @@ class Heartbeat:
             if grant is not None and grant.epoch == held.grant.epoch:
                 if grant.stop_request is not None:
                     self.worker.stop(held, grant.stop_request)
-            elif held.since < sent and not held.ending and held.unwritten is None:
+            elif held.since < sent and not held.ending:
                 # a run that came after the request cannot be in the reply; the end of another may be written already
                 log.warning("the store has taken the run away", extra={"run": held.run.id})
                 self.worker.stop(held, LOST)

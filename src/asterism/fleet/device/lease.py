@@ -67,11 +67,14 @@ class Lease:
         return self.renewed_at + timeout - margin(timeout, self.grace) - now
 
     def unbroken(self, run: Run, since: float) -> bool:
-        """Whether the store could not have taken a run away at any moment since then. It could if more than the run's
-        timeout may have passed between two heartbeats, even if it has heard of the device again."""
+        """Whether the store could not have taken a run away at any moment since then."""
+        return self.unbroken_for(self.timeout_of(run.timeout), since)
+
+    def unbroken_for(self, timeout: float, since: float) -> bool:
+        """Whether the store has heard of the device within every ``timeout`` seconds since then: else others may have
+        taken its work, even if it has heard of the device again."""
         if not self._renewals or self._renewals[-1][1] < since:
             return True  # the usual case: everything that arrives between two heartbeats
-        timeout = self.timeout_of(run.timeout)
         longest = timeout - margin(timeout, self.grace)
         if len(self._renewals) == RENEWALS_REMEMBERED and since < self._renewals[0][0]:
             return False

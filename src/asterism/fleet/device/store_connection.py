@@ -19,7 +19,6 @@ from asterism.fleet.device.device_connection import STEP_TIMEOUT, Complete, Devi
 from asterism.fleet.device.take_order import LOOK_INTERVAL, EnoughSeen, TakeOrder
 from asterism.fleet.fleet import Fleet, InProcessDevice
 from asterism.fleet.stored_limits import LimitedQueue
-from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import (
     LIMITED,
     OFFERED,
@@ -155,9 +154,6 @@ class StoreConnection:
     async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
         report = (await self._store.reports([run_id])).get(run_id)
         return report.progress if report is not None and report.epoch == epoch else None
-
-    def consumer(self, run_id: str) -> Consumer | None:
-        return self.fleet.waiters.consumers.get(run_id)
 
     # -- values ------------------------------------------------------------------------------------------------------
 

@@ -26,11 +26,11 @@ from asterism.core.errors import (
 )
 from asterism.core.json_values import plain_json
 from asterism.core.record import replace
-from asterism.core.run.run import COMPLETED, Grant, Run, queue_order
+from asterism.core.run.run import Grant, Run, queue_order
 from asterism.core.run.session import Session
 from asterism.execution.function_calls import log_source
 from asterism.execution.task_inputs import call_apart
-from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun, Unwritten
+from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun
 from asterism.fleet.device.device_connection import (
     BreakOff,
     Complete,
@@ -47,9 +47,7 @@ from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.ledger import UnknownRun, blob_of, is_small
 from asterism.fleet.policy.device_policy import PolicyForbids
-from asterism.fleet.waiters import Consumer
 from asterism.store.optimistic_update import IMMEDIATE_RETRIES
-from asterism.store.protocol import PutRun
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -99,6 +97,8 @@ class Worker:
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
         self._closed = False
+        self.own_tasks: Callable[[], int] = lambda: 0
+        """Counts the slots that the process uses for tasks of the plan that it runs."""
 
     # -- what is held ------------------------------------------------------------------------------------------------
 
@@ -118,17 +118,17 @@ class Worker:
     @property
     def has_waiting(self) -> bool:
         """Whether a held run does not execute yet."""
-        return self.in_use > self._busy
+        return len(self.held) - self._freed > self._busy
 
     @property
     def in_use(self) -> int:
-        """How many runs are held, without those whose slot is free while their end is written."""
-        return len(self.held) - self._freed
+        """How many runs are held, without those whose slot is free while their end is written, and tasks of a plan."""
+        return len(self.held) - self._freed + self.own_tasks()
 
     @property
     def free_slots(self) -> int:
         """How many more runs can be executed at once."""
-        return max(0, self._slots - self._busy - self._starting)
+        return max(0, self._slots - self._busy - self._starting - self.own_tasks())
 
     @property
     def room(self) -> int:
@@ -158,10 +158,10 @@ class Worker:
 
     # -- runs arrive -------------------------------------------------------------------------------------------------
 
-    def receive(self, run: Run, asked: float, unwritten: Unwritten | None = None) -> None:
+    def receive(self, run: Run, asked: float) -> None:
         """Take a run whose grant to this device is committed. It begins if it has been started, else it waits for a
         slot. ``asked`` is when the device asked for it, by its own clock: the answer may have taken long, and the store
-        may have taken the grant away since. The store need not have a run that is ``unwritten``."""
+        may have taken the grant away since."""
         grant = Grant(run.id, self.owner.session, run.epoch)
         if self._closed or run.session != self.owner.session or grant in self._past_grants:
             return
@@ -170,11 +170,9 @@ class Worker:
         started, now = run.started_at is not None, self._connection.clock.time()
         if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        held = HeldRun(run, grant, now, self._on_report, started, run.progress, self._make_log, unwritten)
+        held = HeldRun(run, grant, now, self._on_report, started, run.progress, self._make_log)
         self.held[run.id] = held
         self.occupied.set()
-        if unwritten is not None:
-            unwritten.held = held
         if started:
             self._begin(held)
 
@@ -270,7 +268,7 @@ class Worker:
         else:
             if step is None:
                 await self._hand_back(held)
-            elif held.unwritten is None or not self._completed_unwritten(held, held.unwritten, step):
+            else:
                 together = len(self.held) > 1 and self._connection.commits_together
                 batched = together and self._batch.add(held, step)
                 if self._frees_early(held, step):
@@ -352,22 +350,9 @@ class Worker:
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
-    def _completed_unwritten(self, held: HeldRun, unwritten: Unwritten, step: OwnerStep) -> bool:
-        """Let the creator of a run write it with its end. Returns False if it has to be written before it ends."""
-        if not isinstance(step, Complete):
-            return False
-        after = step.apply(held.run, self._connection.end_time())
-        if not unwritten.completed(after, held.log_writes):
-            return False
-        held.unwritten = None
-        return True
-
     def _frees_early(self, held: HeldRun, step: OwnerStep) -> bool:
-        """Whether other runs may have the slot before the end of this one is written. Those that follow from its end in
-        a plan come first."""
-        if not self._connection.commits_together or not isinstance(step, Complete) or self._freed >= self._slots:
-            return False
-        return self._connection.consumer(held.run.id) is None
+        """Whether other runs may have the slot before the end of this one is written."""
+        return self._connection.commits_together and isinstance(step, Complete) and self._freed < self._slots
 
     def _written(self, end: HeldEnd) -> None:
         self._connection.ended(end.after)
@@ -390,12 +375,7 @@ class Worker:
         been written already."""
         held.ending = True
         try:
-            if held.unwritten is not None and not await held.unwritten.write():
-                log.warning("another process has created the run", extra={"run": held.run.id})
-                return
-            consume = self._connection.consumer(held.run.id) if result and tried is None else None
-            if consume is None or not await self._consumed(held, step, consume):
-                await self._connection.end(held.run, step, held.log_writes, tried=tried)
+            await self._connection.end(held.run, step, held.log_writes, tried=tried)
         except Fenced as refusal:
             log.warning("the run belongs to others: %s", refusal.why, extra={"run": held.run.id})
             if result and not held.lost:
@@ -412,20 +392,6 @@ class Worker:
             if held.log_writes or not isinstance(step, Fail):  # once more, without what may be the reason
                 held.log_writes = ()
                 await self._write_end(held, Fail(held.grant, "its result cannot be stored", held.progress, final=True))
-
-    async def _consumed(self, held: HeldRun, step: OwnerStep, consume: Consumer) -> bool:
-        """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
-        end must be written by itself."""
-        after = step.apply(held.run, self._connection.end_time())
-        if after.status is not COMPLETED:
-            return False
-        # what follows is written with it, and may need its slot
-        self._free_slot(held)
-        if await consume(PutRun(after, held.run.revision), *held.log_writes):
-            self._connection.ended(after)
-        else:
-            await self._connection.end(held.run, step, held.log_writes, tried=after)
-        return True
 
     def _free_slot(self, held: HeldRun) -> None:
         """Nothing is executed any more: the next run may begin while the end is written."""
@@ -499,8 +465,6 @@ class Worker:
             self._freed -= 1
         else:
             self._busy -= held.started
-        if held.unwritten is not None:
-            held.unwritten.give_up()
         self._past_grants[held.grant] = None
         self._on_free()
 
@@ -531,7 +495,7 @@ class Worker:
             for held in self:
                 if held.task is not None:
                     held.task.cancel()
-        return not len(self)
+        return not len(self) and not self.own_tasks()
 
 
 def _failure(held: HeldRun, error: Exception) -> Fail:
