@@ -255,7 +255,7 @@ def test_a_line_of_a_backup_has_a_limit(tmp_path: Path, name: str) -> None:
 @pytest.mark.long
 def test_an_endless_line_of_a_compressed_backup_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "backup.gz"
-    file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 2}\n' + b" " * (64 << 20)))
+    file.write_bytes(gzip.compress(b'{"asterism": "store", "version": 3}\n' + b" " * (64 << 20)))
     tracemalloc.start()
     result = Scene(tmp_path).run("store", "restore", str(file), "--line-limit", "4M")
     _, most = tracemalloc.get_traced_memory()
@@ -286,13 +286,15 @@ def test_a_file_that_is_not_a_backup_is_refused(tmp_path: Path) -> None:
     assert f"{scene.file} is not a backup" in result.stderr
 
 
-def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "words"), [(99, "use a later one"), (2, "with the Asterism that wrote it")])
+def test_a_backup_of_another_version_is_refused(tmp_path: Path, version: int, words: str) -> None:
     scene = Scene(tmp_path)
     file = tmp_path / "backup"
-    file.write_text('{"asterism": "store", "version": 99}\n{"end": 1}\n')
+    file.write_text(f'{{"asterism": "store", "version": {version}}}\n{{"end": 1}}\n')
     result = scene.run("store", "restore", str(file))
     assert result.exit_code == 64
-    assert "the backup has version 99, and this Asterism reads versions up to 2: use a later one" in result.stderr
+    assert f"the backup has schema version {version}, and this Asterism knows versions" in result.stderr
+    assert words in result.stderr
 
 
 def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
@@ -309,7 +311,7 @@ def test_a_backup_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     file = tmp_path / "backup"
     file.write_text("old")
     assert scene.ok("store", "backup", str(file)).startswith(f"{file}: 4 runs, ")
-    assert json.loads(file.read_text().splitlines()[0]) == {"asterism": "store", "version": 2}
+    assert json.loads(file.read_text().splitlines()[0]) == {"asterism": "store", "version": 3}
 
 
 @pytest.mark.parametrize("words", [["check"], ["backup", "file"]])
@@ -333,6 +335,16 @@ def test_a_store_of_a_later_version_is_refused_with_words(tmp_path: Path, words:
     result = scene.run(*words)
     assert (result.exit_code, result.stdout) == (64, "")
     assert "has schema version 99, and this Asterism knows versions up to" in result.stderr
+
+
+def test_the_check_of_a_store_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
+    scene = filled(tmp_path)
+    with sqlite3.connect(scene.file) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    result = scene.run("store", "check")
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert "has schema version 1, and this Asterism knows versions from 2 on: let the plans and runs" in result.stderr
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

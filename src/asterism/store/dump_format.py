@@ -43,9 +43,9 @@ from asterism.store.protocol import (
     Write,
     last_notice,
 )
-from asterism.store.store_errors import Conflict, StoreCorrupt, StoreError, UnknownSchema
+from asterism.store.store_errors import Conflict, StoreCorrupt, StoreError, check_schema
 
-VERSION = 2
+VERSION = 3
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 LARGEST_BATCH = 500
 """How many records are written or read at once."""
@@ -124,7 +124,7 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]], *, keep_de
     ``keep_devices``.
 
     :raises StoreCorrupt: the lines are not a dump, or a damaged one.
-    :raises UnknownSchema: the dump is of a later version.
+    :raises UnknownSchema: the dump is of another version.
     :raises StoreError: the store is not empty.
     """
     _check(await anext(lines, None))
@@ -202,10 +202,8 @@ def _check(header: Mapping[str, Any] | None) -> None:
     if header == HEADER:
         return
     match header:
-        case {"asterism": "store", "version": int(version)} if version > VERSION:
-            raise UnknownSchema(
-                f"the backup has version {version}, and this Asterism reads versions up to {VERSION}: use a later one"
-            )
+        case {"asterism": "store", "version": int(version)}:
+            return check_schema("the backup", version, VERSION, VERSION)
     raise StoreCorrupt(f"this is not a backup that this version can read: it begins with {str(header)[:80]}")
 
 

@@ -12,7 +12,7 @@
     ├── StoreCorrupt          the stored data is damaged
     │   └── CorruptRecord     one record cannot be read
     ├── StoreForeign          somebody else has prepared the store, or may change what it does
-    ├── UnknownSchema         a later version has written the store
+    ├── UnknownSchema         another version has written the store
     └── StoreMissing          the store does not exist, or its driver is not installed
         └── StoreNotFound     there is no store at this address: it was not created yet
 
@@ -84,7 +84,20 @@ class StoreForeign(StoreError):
 
 
 class UnknownSchema(StoreError):
-    """A later version has written the store."""
+    """Another version has written the store."""
+
+
+def check_schema(what: str, version: int, oldest: int, newest: int) -> None:
+    """Raise UnknownSchema if another version than those that are known wrote a store or a backup."""
+    if version > newest:
+        raise UnknownSchema(
+            f"{what} has schema version {version}, and this Asterism knows versions up to {newest}: use a later one"
+        )
+    if version < oldest:
+        raise UnknownSchema(
+            f"{what} has schema version {version}, and this Asterism knows versions from {oldest} on: let the plans "
+            "and runs in it end with the Asterism that wrote it, and begin a new store"
+        )
 
 
 class StoreMissing(StoreError):

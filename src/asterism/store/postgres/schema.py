@@ -20,7 +20,7 @@ from asterism.base.text import plural
 from asterism.store.postgres.connection import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
 from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
-from asterism.store.store_errors import StoreForeign, StoreMissing, StoreNotFound, UnknownSchema
+from asterism.store.store_errors import StoreForeign, StoreMissing, StoreNotFound, check_schema
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
-    """Apply missing migrations. Raises UnknownSchema for a store of a later version, and StoreNotFound for one that
+    """Apply missing migrations. Raises UnknownSchema for a store of another version, and StoreNotFound for one that
     does not exist and that ``create`` does not allow to create."""
     shown, schema = factory.address.shown, factory.address.schema
     connection = await factory.connect({})
@@ -64,7 +64,7 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
         version = await _version(connection, schema)
         if version is None and not create:
             raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
-        _refuse_later_version(version, shown)
+        _refuse_other_version(version, shown)
         if problems := foreign_objects(objects, schema):
             raise StoreForeign(f"{shown}: {problems[0]}; remove it, or choose another schema with ?schema=…")
         if version != migrations()[-1].version:
@@ -233,13 +233,9 @@ async def _version(connection: Connection, schema: str) -> int | None:
     return version or 0
 
 
-def _refuse_later_version(version: int | None, shown: str) -> None:
-    newest = migrations()[-1].version
-    if version is not None and version > newest:
-        raise UnknownSchema(
-            f"{shown}: the store has schema version {version}, and this Asterism knows versions up to {newest}: "
-            "use a later one"
-        )
+def _refuse_other_version(version: int | None, shown: str) -> None:
+    if version:
+        check_schema(f"{shown}: the store", version, migrations()[0].version, migrations()[-1].version)
 
 
 async def _apply(connection: Connection, factory: ConnectionFactory) -> None:
@@ -252,7 +248,7 @@ async def _apply(connection: Connection, factory: ConnectionFactory) -> None:
             await connection.execute(f'CREATE SCHEMA "{schema}"')
         await connection.execute(_RECORD.format(schema=schema))
         version = await _version(connection, schema) or 0  # another process may have migrated it meanwhile
-        _refuse_later_version(version, shown)
+        _refuse_other_version(version, shown)
         for migration in migrations():
             if migration.version > version:
                 log.info("%s: migration %d, %s", shown, migration.version, migration.name)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from asterism.store import row_codec
 from asterism.store.sqlite.error_mapping import is_busy
-from asterism.store.store_errors import StoreError, StoreForeign, StoreMissing, UnknownSchema
+from asterism.store.store_errors import StoreError, StoreForeign, StoreMissing, check_schema
 
 APPLICATION = 0x41535452  # "ASTR"
 OLDEST_SQLITE = (3, 24)  # INSERT … ON CONFLICT
@@ -42,7 +42,7 @@ FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of the schema; 0 for a new file. Raises StoreError for a file of another program, and
-    UnknownSchema for a later version."""
+    UnknownSchema for another version."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreMissing(f"Asterism needs SQLite 3.24 or later, and this Python comes with {sqlite3.sqlite_version}")
     with _transaction(connection, "BEGIN"):  # at one instant: another process may be creating the tables
@@ -50,10 +50,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application == APPLICATION:
-        if version > LATEST:
-            raise UnknownSchema(
-                f"{path} has schema version {version}, and this Asterism knows versions up to {LATEST}: use a later one"
-            )
+        check_schema(str(path), version, MIGRATIONS[0][0], LATEST)
         return int(version)
     if application or version or tables:
         raise StoreError(f"{path} is a SQLite database of another program; choose another file")
