@@ -140,6 +140,20 @@ def test_a_dataclass_of_others_is_read_as_a_record_is() -> None:
         decode(kind, {"name": "a", "tmes": 2})
 
 
+class Measured(float):
+    """A number such as those of numpy, which are numbers of Python, too."""
+
+
+class Word(str):
+    __slots__ = ()
+
+
+def test_subclasses_of_plain_types_are_written_as_these() -> None:
+    notes = {"a": Measured(0.5), "b": [Word("x"), Measured(1.0)]}
+    assert json.loads(encode_json(Box("a", notes=notes)))["notes"] == {"a": 0.5, "b": ["x", 1.0]}
+    assert encode(Box("a", notes=notes))["notes"] == {"a": 0.5, "b": ["x", 1.0]}
+
+
 def test_a_json_text_is_read_and_written() -> None:
     shelf = Shelf(room="hall", lids=[Lid(2.0)])
     assert decode_json(Shelf, encode_json(shelf)) == shelf

@@ -210,7 +210,7 @@ def schema(kind: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    for kind in (str, int):
+    for kind in (str, int, float):
         if isinstance(value, kind):  # a subclass
             return kind(value)
     raise TypeError(f"a {type(value).__name__} has no JSON form")
