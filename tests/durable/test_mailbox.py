@@ -229,6 +229,32 @@ async def test_a_pause_outlives_its_owners(stage: Stage) -> None:
     await stage.until(lambda: "b" in DONE)
 
 
+async def test_a_pause_ends_while_its_owner_is_thought_dead(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b", call="wait"))
+    running = stage.spawn(stage.orchestrator().run_stored("nightly"))
+    await durable_work.gate("a begun").wait()
+    await pause_plan(stage.fleet(), "nightly")
+    stored = await stage.load()
+    head = stored.head.changed(paused=None, epoch=stored.head.epoch + 1)  # of somebody who owns it for a moment
+    await stage.store.commit(stored.next_record(head, [], "moment"))
+    durable_work.gate("a").set()
+    durable_work.gate("b").set()
+    assert (await asyncio.wait_for(running, 60)).state == "completed"
+
+
+async def test_who_resumes_a_plan_ends_a_pause_of_its_process_too(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b", call="wait"))
+    orchestrator = stage.orchestrator()
+    running = stage.spawn(orchestrator.run_stored("nightly"))
+    await durable_work.gate("a begun").wait()
+    orchestrator.pause("nightly")
+    durable_work.gate("a").set()
+    durable_work.gate("b").set()
+    await asyncio.wait([running], timeout=60)
+    assert await unpause_plan(stage.fleet(), "nightly")
+    assert (await asyncio.wait_for(running, 60)).state == "completed"
+
+
 async def test_a_pause_and_its_end_in_one_moment_leave_nothing(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a"))
     await send(stage, "1", PausePlan("by bob"))

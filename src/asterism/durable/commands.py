@@ -368,12 +368,14 @@ class ResumePlan(Command[Done]):
     lasts = True
 
     def perform(self, plan: OpenPlan) -> Done:
-        if plan.journal.head.paused is None:
-            return Done(True, plan.device)
-        plan.journal.stage_head(paused=None)
-        if plan.execution is not None:
-            plan.execution.resume()
-        return Done(False, plan.device)
+        head, execution, already = plan.journal.head, plan.execution, True
+        if head.paused is not None:
+            plan.journal.stage_head(paused=None)
+            already = False
+        if execution is not None and execution.paused:  # perhaps by a call in its process alone
+            execution.resume()
+            already = False
+        return Done(already, plan.device)
 
 
 class CancelPlan(Command[Done]):

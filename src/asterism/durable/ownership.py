@@ -311,7 +311,8 @@ class Ownership:
         jobs: list[asyncio.Task[None]],
     ) -> None:
         self._started.clear()
-        self._paused = execution is not None and execution.paused
+        if execution is not None:  # a pause that the head knows of may end while the plan is loaded again
+            self._paused = execution.paused and journal.head.paused is None
         for job in jobs:
             job.cancel()
         journal.list_soon()
