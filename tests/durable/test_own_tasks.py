@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask, EditBatch
-from asterism.core.plan.status import ConstellationState
+from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.core.run.work import Workflow
 from asterism.durable import compaction, fleet_device, plan_actor, plan_summaries
 from asterism.durable.journal_store import JournalRecord, ReloadRequired
@@ -209,6 +209,21 @@ async def test_the_next_owner_starts_what_the_process_before_has_begun(stage: St
     assert (result["a"].device, result["a"].attempts, result["a"].losses) == ("nightly@there", 2, 1)
     [entry] = [entry for entry in result.story("a") if entry.what == "attempt failed"]
     assert entry.why.endswith("nightly@here was gone before it ended")
+
+
+async def test_who_leaves_while_an_earlier_process_may_work_records_no_end(stage: Stage) -> None:
+    plan, line = Constellation("nightly"), Line(stage)
+    plan.add(task("a", "wait", heartbeat_timeout=600.0))
+    stage.spawn(behind(stage, line).run(plan))
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    await asyncio.sleep(100.0)
+    second = stage.spawn(behind(stage, Line(stage, delay=0.01), "there").standby("nightly"))
+    await asyncio.sleep(100.0)
+    assert (await stage.load()).head.device == "nightly@there"
+    second.cancel()
+    await asyncio.wait([second])
+    assert (await stage.load()).plan.node("a").status is TaskStatus.RUNNING
 
 
 async def at_work_together(stage: Stage) -> bool:

@@ -281,6 +281,10 @@ class PlanRuns:
         """The plan is left, or read again."""
         self.leaving = True
         self.roster.close()
+
+    def detached(self) -> None:
+        """Its tasks are abandoned, and nothing waits for earlier processes: for a task that did, their end would be its
+        own."""
         for waiting in self._gone.values():
             waiting.cancel()
 
@@ -338,7 +342,8 @@ class FleetDevice:
 
     def detach(self, name: str) -> None:
         """The plan is left, or read again."""
-        self._plans.pop(name, None)
+        if (plan := self._plans.pop(name, None)) is not None:
+            plan.detached()
 
     async def could_run(self, device: str, name: str, task: Task) -> bool:
         """Whether a device of the fleet could run a task of a plan now, by all that the store knows of it."""
