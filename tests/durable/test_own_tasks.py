@@ -502,3 +502,13 @@ async def test_tasks_and_claimed_runs_share_the_slots_of_the_process(stage: Stag
     await asyncio.sleep(5.0)
     runs = await stage.store.find(Query(workflow="other"))
     assert sorted(run.device or "" for run in runs) == ["", "nightly@here"]
+
+
+async def test_people_are_told_of_a_failure_once_as_of_a_failed_run(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    plan.add(task("a", "fail", retries=1, backoff=0.1))
+    plan.add(task("b"), after="a")
+    await stage.orchestrator().run(plan)
+    ((_, notice),) = await stage.store.notices()
+    assert (notice.kind, notice.device, notice.run) == ("failed", "nightly@here", None)
+    assert notice.message.startswith("task 'a' of plan 'nightly' failed: ")

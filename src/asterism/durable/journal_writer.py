@@ -24,6 +24,7 @@ from asterism.base.clock import Clock, new_id
 from asterism.core.backoff import retry_delay
 from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import RecordedConstellation, Step
+from asterism.core.plan.node import Node
 from asterism.core.record import replace
 from asterism.core.run.transitions import prioritise
 from asterism.durable.compaction import Compaction
@@ -36,6 +37,7 @@ from asterism.durable.journal_store import (
     stage_write,
     store_results,
 )
+from asterism.fleet.ledger import without_control
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import Event
 from asterism.store.protocol import (
@@ -160,6 +162,11 @@ class JournalWriter:
         """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
         of that commit."""
         return not self.sealed and stage_write(self._writes, write)
+
+    def tell_failure(self, node: Node, why: str) -> None:
+        at = node.ended_at or self._store.clock()
+        text = f"task {node.task.id!r} of plan {self.head.name!r} failed: {without_control(why)}"
+        self.stage(Notice(at, "failed", text, device=node.device))
 
     def seal(self) -> None:
         """Discard what is recorded and write nothing more: the plan stays as the store has it."""

@@ -229,7 +229,7 @@ def failure_notice(run: Run, at: float | None = None) -> list[Write]:
         return []
     name = run.label or task_name(run)
     what = run.workflow if name is None else f"{run.workflow}: {name}"
-    message = f"run {run.id} ({what}) failed: {_without_control(run.error)}"
+    message = f"run {run.id} ({what}) failed: {without_control(run.error)}"
     return [Notice((run.ended_at or 0.0) if at is None else at, "failed", message, run.id, run.device)]
 
 
@@ -244,7 +244,7 @@ def happened(written: Run, stored: Run) -> bool:
     )
 
 
-def _without_control(text: str) -> str:
+def without_control(text: str) -> str:
     """The words of a program or a peer without control characters, which a terminal would act upon."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 

@@ -122,6 +122,7 @@ class Execution:
         self.waits = Waits(self, scheduler)
         self._refused_since = self.waits.refused_since
         self.settled = None if journal is None else journal.settled
+        self._tell_failure = None if journal is None else journal.tell_failure
         self.waiting = WaitingEdits(
             plan,
             self.now,
@@ -403,6 +404,8 @@ class Execution:
             if active.files is not None:
                 self.plan.set_files(node, active.files)
             self.fail(node, error)
+            if active.durable and self._tell_failure is not None:
+                self._tell_failure(node, self.mask.shown(error_text(error)))
         else:
             self.waits.back_off(node, self._retry(node, error, failures))
 

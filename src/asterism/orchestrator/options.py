@@ -206,5 +206,8 @@ class PlanJournal(Protocol):
     def publish(self, event: Event) -> None:
         """Publish an event once everything recorded up to now is durable."""
 
+    def tell_failure(self, node: Node, why: str) -> None:
+        """Tell people that a task failed that the process of the plan executed. Called with its end."""
+
     async def settled(self) -> bool:
         """Wait until everything recorded up to now is durable; False if it never will be."""
