@@ -80,12 +80,12 @@ def test_what_is_executed_and_what_waits_for_a_device_and_the_newest_output() ->
     async def body() -> None:
         stage = Stage()
         [early, late] = await pictures(stage, 5, 5.0, 25.5)
-        assert early[1].endswith("2 running, 3 queued")
+        assert early[1].endswith("2 running, 3 pending")
         assert [line.rsplit(maxsplit=2)[0] for line in early[3:5]] == [f"◐ t{n} running nightly@here" for n in (0, 1)]
-        assert early[5] == "○ 3 tasks queued for a device: t2, t3, t4"
-        assert early[7] == "fleet 2 running t0, t1"
-        newest = {line[:11] for line in early[8:]}
-        assert (len(early), newest <= {"t0 │ t0 say", "t1 │ t1 say"}, len(newest)) == (11, True, 1)
+        assert early[5:8] == [f"○ t{n} ready it is ready and will be assigned next" for n in (2, 3, 4)]
+        assert early[9] == "fleet 2 running"
+        newest = {line[:11] for line in early[10:]}
+        assert (len(early), newest <= {"t0 │ t0 say", "t1 │ t1 say"}, len(newest)) == (13, True, 1)
         assert late[1].endswith("4 completed, 1 running")
         running = next(line for line in late if line.startswith("◐"))
         name = running.split()[1]
@@ -97,12 +97,12 @@ def test_what_is_executed_and_what_waits_for_a_device_and_the_newest_output() ->
     in_virtual_time(body())
 
 
-def test_a_large_plan_counts_what_is_queued() -> None:
+def test_a_large_plan_counts_what_waits_for_its_process() -> None:
     async def body() -> None:
         stage = Stage()
         [lines] = await pictures(stage, 3 * ASKED_TASKS, 15.0)
-        assert lines[1].endswith(f"2 completed, 2 running, {3 * ASKED_TASKS - 4} queued")
-        assert any(line.startswith(f"○ {3 * ASKED_TASKS - 4} tasks queued for a device: t") for line in lines)
+        assert lines[1].endswith(f"2 completed, 2 running, {3 * ASKED_TASKS - 4} pending")
+        assert any(line.startswith(f"○ {3 * ASKED_TASKS - 4} tasks ready it is ready") for line in lines)
         await stage.close()
 
     in_virtual_time(body())

@@ -124,7 +124,7 @@ SCENES: dict[str, tuple[str, ...]] = {
     "sessions": ("device", "fleet", "runs show", "runs why", "plan show"),
     "notices": ("notice",),
     "plans": ("plan list", "fleet"),
-    **dict.fromkeys(("approval", "budget", "exchange", "journal"), ("plan",)),
+    **dict.fromkeys(("approval", "budget", "exchange", "journal", "log", "log-part"), ("plan",)),
     **dict.fromkeys(("plan", "plan-turns", "rejected"), ("plan",)),
     **dict.fromkeys(("schedule", "schedule-history", "schedule-plan", "backfill"), ("schedule", "plan list")),
     **dict.fromkeys(("event", "event-key", "event-log", "events"), ("event",)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,3 +168,9 @@ def test_the_traceback_of_a_log_is_its_lines_of_that_stream() -> None:
     blocks = (LogBlock(1.0, "stdout", "loading"), LogBlock(2.0, "traceback", "Traceback\nValueError"))
     log = TaskLog(1, (LogChunk(1, blocks),))
     assert [line.text for line in log.traceback] == ["Traceback", "ValueError"]
+
+
+@pytest.mark.parametrize("value", [{}, {"a": 1}, 5, [[1]], [["x", "out", "text"]]])
+def test_what_is_not_a_chunk_is_refused(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        LogChunk.from_json(0, value)

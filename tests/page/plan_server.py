@@ -606,13 +606,13 @@ AUDITED = (
 
 def calendar(scene: PlanScene) -> None:
     """Ticks of ``nightly``, from the first of the month before until the end of this one: every state, and two ticks on
-    some days."""
+    some days, but one today: that day leads to its run."""
     today = datetime.fromtimestamp(NOW(), UTC).date()
     scene.today = today.isoformat()
     day = (today.replace(day=1) - timedelta(days=1)).replace(day=1)
     past = itertools.cycle(["succeeded"] * 5 + ["failed", "skipped", "missed", "cancelled", "none"])
     while day.month in (today.month, (today.replace(day=1) - timedelta(days=1)).month):
-        for hour in (3, 15)[: 1 + (day.day % 4 == 0)]:
+        for hour in (3, 15)[: 1 + (day.day % 4 == 0 and day != today)]:
             state = next(past) if day < today else "running" if day == today else "due"
             scene.ticks.append(_tick(day, hour, state))
         day += timedelta(days=1)

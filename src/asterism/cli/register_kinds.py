@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asterism.api.credentials import CREDENTIALS, Credential
+from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import AsterismError
 from asterism.core.limits import Account as LimitAccount
 from asterism.core.limits import Hold, Limit
@@ -17,6 +18,7 @@ from asterism.core.schedule.ticks import Backfill, history_of
 from asterism.core.series.machine import Series
 from asterism.durable.editor_budget import stored_account
 from asterism.durable.rejected_edits import RejectedEdit
+from asterism.durable.task_logs import LOGS, PARTS, StoredLog
 from asterism.fleet import audit_log, scheduled_work, sent_events, settings, workflows
 from asterism.fleet.joinable_devices import DEVICES
 from asterism.gateway.enrolment import EnrolledDevice
@@ -37,6 +39,8 @@ DECODERS: dict[str, Callable[[Any], Any]] = {
     sent_events.EVENTS: sent_events.SentEvent.from_json,
     sent_events.TAKEN: sent_events.EventTaker.from_json,
     "exchange/": Exchange.from_json,
+    LOGS: lambda value: StoredLog.from_json({**value, "id": ""}),
+    PARTS: lambda value: LogChunk.from_json(0, value),
     LIMITS: Limit.from_json,
     LIMIT_ACCOUNTS: LimitAccount.from_json,
     LIMIT_HOLDS: Hold.from_json,

@@ -12,7 +12,7 @@ chunk of the tail is dropped once the chunks after it fill the half that the tai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.record import Record
@@ -79,6 +79,8 @@ class LogChunk(NamedTuple):
     @classmethod
     def from_json(cls, first: int, value: Iterable[Sequence[Any]]) -> LogChunk:
         """Raises TypeError or ValueError for what is not a chunk."""
+        if isinstance(value, Mapping):
+            raise TypeError("it is an object, not a list of blocks")
         return cls(first, tuple(LogBlock(float(at), str(stream), str(text)) for at, stream, text in value))
 
 

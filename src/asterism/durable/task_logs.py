@@ -11,18 +11,19 @@ import asyncio
 import contextlib
 import threading
 from functools import partial
-from typing import NamedTuple
 
 from asterism.base.clock import stopped
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import LogChunk, LogUpdate
+from asterism.core.record import Record
 from asterism.durable.journal_store import head_key
 from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.devices import Work
 from asterism.store.optimistic_update import retry_on_conflict, until_available
-from asterism.store.protocol import ExpectRegister, PutRegister, Store, Write, read_slot
+from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write, read_slot
+from asterism.store.row_codec import readable
 from asterism.store.store_errors import Conflict, StoreError
 
 LOGS, PARTS = "log/", "log-part/"
@@ -33,8 +34,8 @@ FLUSH_INTERVAL = 1.0
 _making_log = threading.Lock()
 
 
-class StoredLog(NamedTuple):
-    """The log of one execution. ``id`` ascends with the time."""
+class StoredLog(Record):
+    """The log of one execution. ``id`` ascends with the time; the register has the other fields."""
 
     id: str
     task: str
@@ -42,17 +43,26 @@ class StoredLog(NamedTuple):
     attempt: int
 
 
+def decode_log(register: Register) -> StoredLog:
+    """Raises CorruptRecord and InvalidRecord."""
+    return register.read(lambda value: StoredLog.from_json({**value, "id": register.key.rpartition("/")[2]}))
+
+
+def decode_part(register: Register) -> LogChunk:
+    """Raises CorruptRecord."""
+    return register.read(lambda value: LogChunk.from_json(int(register.key.rpartition("/")[2]), value))
+
+
 async def stored_logs(store: Store, plan: str) -> list[StoredLog]:
     """The logs of a plan, in the order in which their tasks first printed."""
-    registers = await store.registers(f"{LOGS}{plan}/")
-    logs = (StoredLog(register.key.rpartition("/")[2], *register.value) for register in registers)
-    return sorted(logs)
+    logs = readable(decode_log, await store.registers(f"{LOGS}{plan}/"))
+    return sorted(logs, key=lambda log: log.id)
 
 
 async def log_chunks(store: Store, plan: str, log: str) -> list[LogChunk]:
     """The lines of a log."""
-    parts = sorted(await store.registers(f"{PARTS}{plan}/{log}/"), key=lambda part: part.key)
-    return [LogChunk.from_json(int(part.key.rpartition("/")[2]), part.value) for part in parts]
+    parts = readable(decode_part, await store.registers(f"{PARTS}{plan}/{log}/"))
+    return sorted(parts, key=lambda part: part.first)
 
 
 class TaskLogs:
@@ -173,7 +183,7 @@ class TaskOutput:
         if not self._id:
             self._id = self._logs.fleet.run_ids.new(self._logs.fleet.store.clock())
         if not self._parts:
-            about = [work.task.id, work.epoch, work.attempt]
+            about = {"task": work.task.id, "epoch": work.epoch, "attempt": work.attempt}
             writes.append(PutRegister(f"{LOGS}{name}/{self._id}", about, None))
         key = f"{PARTS}{name}/{self._id}/"
         writes += [PutRegister(f"{key}{chunk.first:012d}", chunk.to_json(), None) for chunk in update.chunks]
