@@ -94,7 +94,9 @@ async def test_of_several_that_resume_a_plan_while_clients_edit_it_one_runs_it(u
         assert {str(result.state) for result in results} == {"completed"}
         assert set(durable_work.DONE.values()) == {1}, "each task is executed once"
         story = (await load(fleet.store, "nightly")).plan.story()
-        assert [entry.what for entry in story].count("taken up") == 1, "one process ran it"
+        # an owner that reads its plan again, since a message was withdrawn, takes it up once more
+        owners = {entry.why.partition(",")[0] for entry in story if entry.what == "taken up"}
+        assert len(owners) == 1, "one process ran it"
 
 
 async def test_a_process_takes_work_once_it_owns_its_plan(url: str) -> None:
