@@ -17,7 +17,7 @@ from asterism.durable.journal_store import JournalRecord, ReloadRequired
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_process import PlanProcess
 from asterism.durable.plan_summaries import ListedPlan, list_plans
-from asterism.durable.stored_plans import task_logs
+from asterism.durable.stored_plans import explain_task, task_logs
 from asterism.fleet import monitor, retention
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from asterism.orchestrator.execution import Execution
@@ -512,3 +512,16 @@ async def test_people_are_told_of_a_failure_once_as_of_a_failed_run(stage: Stage
     ((_, notice),) = await stage.store.notices()
     assert (notice.kind, notice.device, notice.run) == ("failed", "nightly@here", None)
     assert notice.message.startswith("task 'a' of plan 'nightly' failed: ")
+
+
+async def test_why_tells_that_the_slots_are_taken_and_when_the_next_attempt_begins(stage: Stage) -> None:
+    plan = Constellation("nightly")
+    plan.add(task("again", "fail", retries=1, backoff=100.0, priority="high"))
+    plan.add(task("a", "wait"))
+    plan.add(task("late"))
+    stage.spawn(stage.orchestrator(local=1).run(plan))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(5.0)
+    late, again = [await explain_task(stage.fleet(), "nightly", name) for name in ("late", "again")]
+    assert [reason.text for reason in late.reasons] == ["every device that can run it is busy: nightly@here (1)"]
+    assert "its next attempt begins in " in again.reasons[-1].text

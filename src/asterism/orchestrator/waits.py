@@ -25,6 +25,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asterism.base.durations import format_duration
 from asterism.core.errors import NoDevice, PlanError
 from asterism.core.history import Reason
 from asterism.core.plan.awaited import WaitFailed, awaited_text, deadline
@@ -326,9 +327,10 @@ class Waits:
         if wait is not None and wait.reason == STOPPING:
             return Reason(STOPPING, "", "its last execution was asked to stop and has not stopped yet")
         if wait is not None and wait.reason == BACKOFF:
-            return Reason(BACKOFF, "", "it waits before its next attempt")
-        roster = execution.roster
-        capable = roster.capable(lane_of(node.task))
+            left = format_duration(max(0.0, wait.until - self._now()))
+            return Reason(BACKOFF, "", f"its next attempt begins in {left}")
+        roster, lane = execution.roster, lane_of(node.task)
+        capable = roster.capable(lane)
         if not capable:
             absent = absent_plugin(needs_of(node.task), [member.can for member in roster])
             text = absent or f"{missing(node)} has joined; the devices are {roster.names()}"
@@ -336,8 +338,9 @@ class Waits:
         if not any(member.reachable for member in capable):
             resting = ", ".join(member.id for member in capable)
             return Reason("resting", resting, f"every device that can run it gave it back: {resting}")
-        if not any(member.free for member in capable):
-            busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
+        if not any(member.free for member in capable) or (self._plan.queue, lane) in capable[0].waiting_lanes:
+            full = [member for member in capable if not member.free] or capable
+            busy = ", ".join(f"{member.id} ({member.running})" for member in full)
             return Reason("busy", busy, f"every device that can run it is busy: {busy}")
         if not self._scheduler.has_room:
             limit = self._scheduler.concurrency
