@@ -11,6 +11,7 @@ import pytest
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask, EditBatch
 from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.core.run.session import SILENT_SHOWN
 from asterism.core.run.work import Workflow
 from asterism.durable import compaction, fleet_device, plan_actor, plan_summaries
 from asterism.durable.journal_store import JournalRecord, ReloadRequired
@@ -252,6 +253,26 @@ async def test_ablation_without_its_lease_two_processes_execute_one_task(
 
     monkeypatch.setattr(PlanProcess, "_enforce_lease", never)
     assert await at_work_together(stage)
+
+
+async def test_a_task_is_stopped_before_the_session_of_its_process_is_forgotten(stage: Stage) -> None:
+    plan, line = Constellation("nightly"), Line(stage)
+    plan.add(task("a", "noted", heartbeat_timeout=7200.0))
+    stage.spawn(behind(stage, line).run(plan))
+    await durable_work.gate("a begun").wait()
+    line.cut = True
+    stage.spawn(stage.orchestrator(host="there").standby("nightly"))
+    await asyncio.sleep(SILENT_SHOWN + 300.0)
+    assert durable_work.BEGUN == ["a", "a is over", "a"]
+
+
+async def test_a_long_task_is_executed_once(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", call="noted")))
+    await durable_work.gate("a begun").wait()
+    await asyncio.sleep(7200.0)
+    durable_work.gate("a").set()
+    await running
+    assert durable_work.BEGUN == ["a", "a is over"]
 
 
 async def begun_by_two(stage: Stage) -> bool:

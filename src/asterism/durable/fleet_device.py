@@ -36,7 +36,7 @@ from asterism.core.run import transitions
 from asterism.core.run import work as run_work
 from asterism.core.run.placement import Placer, capable, mismatch_reason
 from asterism.core.run.run import COMPLETED, Run
-from asterism.core.run.session import ENDED
+from asterism.core.run.session import ENDED, SILENT_SHOWN
 from asterism.core.run.transitions import attempts_of, was_executed
 from asterism.core.schedule.tick_values import TICK_INPUT
 from asterism.durable.journal_store import OwnershipLost
@@ -467,8 +467,9 @@ class FleetDevice:
 
 
 def loss_timeout(task: Task) -> float:
-    """Seconds without a heartbeat of the process that executes a task until another one may start it again."""
-    return LOSS_TIMEOUT if task.heartbeat_timeout is None else task.heartbeat_timeout
+    """Seconds without a heartbeat of the process that executes a task until another one may start it again: no longer
+    than the coordinator keeps the session of a process without runs."""
+    return LOSS_TIMEOUT if task.heartbeat_timeout is None else min(task.heartbeat_timeout, SILENT_SHOWN)
 
 
 LOSS_TIMEOUT: float = defaults_of(run_work.Work)["heartbeat_timeout"]

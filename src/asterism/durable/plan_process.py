@@ -212,6 +212,7 @@ class PlanProcess:
     async def _enforce_lease(self) -> None:
         """While anything executes: stop it in time, and tell the guard of the commands how long they may go on."""
         lease, told, checked = self._agent.lease, 0.0, self._clock.time()
+        looked = checked  # the lease does not remember all renewals of a long task
         waited = False
         while self._executing or self._remaining() <= 0.0:
             waited = waited or self._remaining() <= 0.0
@@ -226,13 +227,14 @@ class PlanProcess:
                 if epoch in self._cut_off:
                     if left <= -spare / 2:
                         job.cancel()
-                elif left <= 0.0 or not lease.unbroken_for(timeout, began):
+                elif left <= 0.0 or not lease.unbroken_for(timeout, max(began, looked)):
                     log.warning("stopped: the store was not reached in time", extra={"task": work.task.id})
                     self._cut_off.add(epoch)
                     job.cancel()
             if not lease.unbroken_for(self._timeout, checked):
                 checked = self._clock.time()
                 self._check_ownership()
+            looked = self._clock.time()
             # often, since a machine that was asleep does not notice the time that has passed
             await self._clock.sleep(min(1.0, shortest / 4))
             if waited and self._remaining() > 0.0:

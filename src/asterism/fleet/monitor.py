@@ -32,7 +32,7 @@ from asterism.core.run import transitions
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, mismatch_reason
 from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
-from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
+from asterism.core.run.session import ABROAD, ENDED, OPEN, SILENT_SHOWN, Session
 from asterism.fleet import retention
 from asterism.fleet.audit_log import remove_entries
 from asterism.fleet.extensions import extensions, plan_port
@@ -54,9 +54,6 @@ CLOCK_JUMP = 2.0
 
 LONGEST_GAP = 30.0
 """After how many seconds without a pass a monitor knows no more than a new one."""
-
-SILENT_SHOWN = 3600.0
-"""How long a silent device without runs stays a member of the fleet, in seconds."""
 
 EXPIRY_DELAY = 0.01
 """How many seconds after a run expires the pass begins that takes it away."""

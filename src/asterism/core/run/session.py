@@ -43,6 +43,9 @@ PLAN = "plan"
 OWN_TASKS = "own tasks"
 """The key of the profile under which it says how many of its slots tasks of the plan use: they are no runs."""
 
+SILENT_SHOWN = 3600.0
+"""How long a silent device without runs stays a member of the fleet after its timeout, in seconds."""
+
 RESTING = "resting"
 """The key of the profile under which a device reports why it would hand work back."""
 
