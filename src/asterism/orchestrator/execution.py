@@ -51,7 +51,7 @@ from asterism.execution.foreach_expansion import expansion
 from asterism.execution.function_calls import log_source
 from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
-from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal
+from asterism.orchestrator.options import MAX_BACKOFF, STORED_BACKOFF, Options, PlanJournal
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import PlanLogs, Result
@@ -411,7 +411,10 @@ class Execution:
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
-        delay = retry_delay(failures, node.task.backoff, MAX_BACKOFF, self._random)
+        if self.settled is None:
+            delay = retry_delay(failures, node.task.backoff, MAX_BACKOFF, self._random)
+        else:  # as a device of the fleet, which may execute the task as well
+            delay = retry_delay(failures, node.task.backoff, STORED_BACKOFF)
         self.plan.retry(node, self.now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay

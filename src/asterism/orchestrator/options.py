@@ -34,6 +34,9 @@ Lock = TypeVar("Lock", bound=AssignmentLock)
 MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
 
+STORED_BACKOFF = 300.0
+"""The same for a stored plan, without a random part, as in a fleet."""
+
 
 class Options(PlanOptions, kw_only=True):
     """The options of an orchestrator. Raises ValueError for values that make no sense."""
