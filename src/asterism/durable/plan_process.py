@@ -211,6 +211,12 @@ class PlanProcess:
 
     async def _enforce_lease(self) -> None:
         """While anything executes: stop it in time, and tell the guard of the commands how long they may go on."""
+        try:
+            await self._watch_lease()
+        finally:
+            self._watch = None  # the next task begins another watch, also after a bug in this one
+
+    async def _watch_lease(self) -> None:
         lease, told, checked = self._agent.lease, 0.0, self._clock.time()
         looked = checked  # the lease does not remember all renewals of a long task
         waited = False
@@ -240,7 +246,6 @@ class PlanProcess:
             if waited and self._remaining() > 0.0:
                 waited = False
                 self.woken()
-        self._watch = None
 
     def _check_ownership(self) -> None:
         """Another process may have taken the plan over: a commit finds out, and then this one stops its work."""

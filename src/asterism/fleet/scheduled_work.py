@@ -8,11 +8,9 @@ the clock was set back is recognised.
 What a tick replaces is recorded in the same commit and cancelled afterwards (``cancel_replaced``). The new run waits in
 a series until then, so a crash between the two steps neither loses a tick nor lets two runs work at once.
 
-The coordinator's pass over schedules: decides about every tick that is due.
-
-A schedule knows when its next tick fires, so a pass without a due tick costs a comparison for each schedule. One commit
-decides about one tick. Two coordinators at once are wasteful and never wrong: of two decisions
-about one tick, one meets a conflict, and nothing of it has happened.
+The pass of the coordinator decides about every tick that is due. A schedule knows when its next tick fires, so a pass
+without a due tick costs a comparison for each schedule. One commit decides about one tick. Two coordinators at once are
+wasteful and never wrong: of two decisions about one tick, one meets a conflict, and nothing of it has happened.
 
 A backfill creates plans for ticks of the past. Its state is a register, and the pass carries it on, so it survives
 every process; a command that follows it only reads. The commit that stores a plan expects the revision of the register
