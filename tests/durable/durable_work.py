@@ -31,6 +31,12 @@ async def work(name: str) -> str:
     return f"{name} done"
 
 
+async def brief(name: str) -> str:
+    """Lasts some milliseconds, which differ from name to name: it ends while something else is written."""
+    await asyncio.sleep(0.001 * (sum(map(ord, name)) % 17))
+    return await work(name)
+
+
 async def wait(name: str) -> str:
     """Waits until the test opens its gate."""
     gate(f"{name} begun").set()

@@ -217,11 +217,11 @@ class Watched:
         return readable
 
 
-def living_plan() -> Constellation:
+def living_plan(call: str = "work") -> Constellation:
     plan = Constellation("nightly")
     for number in range(30):
-        plan.add(task(f"a{number}", revocable=True), f"a{number - 1}" if number else None)
-        plan.add(task(f"b{number}"), {f"a{number}": {"when": "result != 'never'"}})
+        plan.add(task(f"a{number}", call, revocable=True), f"a{number - 1}" if number else None)
+        plan.add(task(f"b{number}", call), {f"a{number}": {"when": "result != 'never'"}})
     return plan
 
 
@@ -237,7 +237,7 @@ async def live(stage: Stage) -> None:
             return None
         return EditBatch((AddTask(task(f"x{added}")), AddDependency(ended[0], f"x{added}", "completion")), "editor")
 
-    result = await stage.orchestrator(editor=editor, policy="speculative").run(living_plan())
+    result = await stage.orchestrator(editor=editor, policy="speculative").run(living_plan("brief"))
     assert result.state == "completed"
 
 

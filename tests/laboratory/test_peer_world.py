@@ -42,6 +42,13 @@ def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: ran
     assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
 
+def test_a_run_of_a_series_that_only_devices_of_peers_could_execute_ends() -> None:
+    """Limits are of one store: such a run is given up with the reason, and does not wait for ever."""
+    splits = [frozenset({("m0", "m1")}), frozenset({("m0", "m2")})]
+    world = simulate(2, world=peer_world.PeerWorld, splits=splits)
+    assert any("a run that uses limits is not sent to a device of a peer" in line for line in world.checker.log)
+
+
 @pytest.mark.long
 def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
     log = [line.split() for line in simulate(67, world=PutBackWorld).checker.log]

@@ -68,11 +68,11 @@ PRUNED_PER_PASS = 5000
 """How many runs that ended long ago one pass removes: there is other work to do."""
 
 _Kind = tuple[Any, ...]
-"""What all devices judge (kind, pinned device), then what only a device's own rule may judge."""
+"""What all devices of a store judge (kind, pinned device), then what only some judge."""
 
 
 def _kind(run: Run) -> _Kind:
-    return (run.kind, run.pinned, run.priority, run.series, run.created_by)
+    return (run.kind, run.pinned, run.uses is not None, run.priority, run.series, run.created_by)
 
 
 def _is_delayed(run: Run, now: float) -> bool:
@@ -393,9 +393,9 @@ class Monitor:
 
     async def _samples(self, placer: Placer, waiting: WaitingRuns) -> dict[_Kind, Run]:
         """One waiting run of each kind. A device with a rule of its own may tell runs apart that are equal to other
-        devices."""
-        sample = waiting.sample
-        if all(session.accepts is None for session in placer.sessions.values()):
+        devices, and devices of peers are not sent those that use limits."""
+        sample, sessions = waiting.sample, placer.sessions.values()
+        if all(session.accepts is None and session.state != ABROAD for session in sessions):
             return {_kind(sample)[:2]: sample}
         runs = await self.store.find(Query(workflow=sample.workflow, offered=True, limit=RUNS_PER_PASS))
         return {_kind(run): run for run in runs if _kind(run)[:2] == _kind(sample)[:2]}
@@ -405,6 +405,9 @@ class Monitor:
         sample = sample.changed(avoid=(), declined={})
         reasons = {}
         for session in placer.sessions.values():
+            if sample.uses is not None and session.state == ABROAD:
+                reasons[session.device] = "a run that uses limits is not sent to a device of a peer"
+                continue
             why = placer.refusal_reason(session, sample)
             if why is None or placer.waits_for(session, sample):
                 return None
@@ -413,6 +416,8 @@ class Monitor:
 
     def _waits_for_peer(self, placer: Placer, sample: Run) -> bool:
         """Whether a device of an absent peer could execute this kind of run."""
+        if sample.uses is not None:
+            return False
         sample = sample.changed(avoid=(), declined={})
         away = [session for session in self._abroad.values() if not session.reachable(placer.now)]
         return any(
