@@ -82,7 +82,7 @@ def test_what_is_executed_and_what_waits_for_a_device_and_the_newest_output() ->
         [early, late] = await pictures(stage, 5, 5.0, 25.5)
         assert early[1].endswith("2 running, 3 pending")
         assert [line.rsplit(maxsplit=2)[0] for line in early[3:5]] == [f"◐ t{n} running nightly@here" for n in (0, 1)]
-        assert early[5:8] == [f"○ t{n} ready it is ready and will be assigned next" for n in (2, 3, 4)]
+        assert early[5:8] == [f"○ t{n} ready busy: nightly@here (2)" for n in (2, 3, 4)]
         assert early[9] == "fleet 2 running"
         newest = {line[:11] for line in early[10:]}
         assert (len(early), newest <= {"t0 │ t0 say", "t1 │ t1 say"}, len(newest)) == (13, True, 1)
@@ -102,7 +102,7 @@ def test_a_large_plan_counts_what_waits_for_its_process() -> None:
         stage = Stage()
         [lines] = await pictures(stage, 3 * ASKED_TASKS, 15.0)
         assert lines[1].endswith(f"2 completed, 2 running, {3 * ASKED_TASKS - 4} pending")
-        assert any(line.startswith(f"○ {3 * ASKED_TASKS - 4} tasks ready it is ready") for line in lines)
+        assert any(line.startswith(f"○ {3 * ASKED_TASKS - 4} tasks ready busy: nightly@here (2): t") for line in lines)
         await stage.close()
 
     in_virtual_time(body())

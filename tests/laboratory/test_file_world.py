@@ -43,7 +43,7 @@ def references_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kept_files, "manifests", earlier)
 
 
-@pytest.mark.parametrize(("ablation", "first"), [(no_pins, 0), (no_times, 14), (references_first, 2)])
+@pytest.mark.parametrize(("ablation", "first"), [(no_pins, 0), (no_times, 14), (references_first, 3)])
 @pytest.mark.long
 def test_a_missing_safeguard_is_noticed(ablation: Any, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``first`` is the seed of the first world: not far below the first that shows it."""

@@ -49,8 +49,8 @@ def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ablation", "first", "words"),
-    # below seed 13, a move without a stop may be noticed as the step of a stranger: "but … owned it"
-    [(no_stop, 13, "still executed it"), (no_new_epoch, 0, "two owners")],
+    # below these seeds, the fault may be noticed as the step of a stranger: "but … owned it"
+    [(no_stop, 13, "still executed it"), (no_new_epoch, 19, "two owners")],
     ids=["no_stop", "no_new_epoch"],
 )
 @pytest.mark.long

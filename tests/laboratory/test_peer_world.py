@@ -138,8 +138,8 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        pytest.param("records long after", 154, marks=pytest.mark.long),
-        pytest.param("was closed as forgotten, and it is open", 24, marks=pytest.mark.long),
+        pytest.param("records long after", 133, marks=pytest.mark.long),
+        pytest.param("was closed as forgotten, and it is open", 101, marks=pytest.mark.long),
     ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(

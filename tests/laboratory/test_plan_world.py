@@ -56,7 +56,7 @@ def test_no_world_breaks_a_promise(seeds: range) -> None:
 def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
     worlds = [simulate(seed, world=plan_world.PlanWorld, steps=LARGE) for seed in WITH_LARGE_PLANS]
     assert min(len(world.plan.nodes) for world in worlds) > LARGE // 3
-    assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
+    assert sum(len(world.bosses) for world in worlds) > 3 * len(worlds), "hardly any orchestrator has died"
 
 
 @pytest.mark.hunt(few=1, many=5)

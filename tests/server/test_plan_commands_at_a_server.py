@@ -78,7 +78,7 @@ async def test_a_caller_of_a_server_signs_with_no_other_name() -> None:
 
 async def print_line(fleet: Fleet, task: str, number: int) -> None:
     """As if the execution of a task printed its line of this number."""
-    store, about = fleet.store, [task, 1, 1]
+    store, about = fleet.store, {"task": task, "epoch": 1, "attempt": 1}
     [log] = [log.id for log in await stored_logs(store, "nightly") if log.task == task] or [
         fleet.run_ids.new(store.clock())
     ]
