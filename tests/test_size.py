@@ -9,7 +9,7 @@ import pytest
 
 from bench.size import sizes
 
-CEILING = {"modules": 435, "lines of code": 76_912}
+CEILING = {"modules": 435, "lines of code": 76_911}
 """Lower a figure in the commit that lowers the size. Do not raise one: what is new takes the place of something."""
 
 SLACK = 0.01

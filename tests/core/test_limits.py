@@ -11,6 +11,7 @@ from asterism.core.limits import (
     MOST_USED,
     TURNS_REMEMBERED,
     Account,
+    Hold,
     InvalidLimit,
     Limit,
     LimitBook,
@@ -321,3 +322,26 @@ def test_no_period_has_more_beginnings_than_the_rate(
             assert account.room("x", rate, at) >= amount
     for end, _ in begun:
         assert sum(amount for at, amount in begun if end - period <= at <= end) <= number
+
+
+# -- series of runs, and holds -----------------------------------------------------------------------------------------
+
+
+def test_a_younger_run_of_a_series_leaves_its_turn_to_an_older_one() -> None:
+    series = Limit("series/*", 1)
+    older, younger = waiting({"series/a": 1}, first="1"), waiting({"series/a": 1}, first="2")
+    judged = LimitBook({series.name: series}, {}, {}, 0.0, {"series/a": "1"})
+    assert list(judged.in_turn([younger])) == []
+    assert list(judged.in_turn([older, younger])) == [older]
+
+
+def test_what_is_kept_for_somebody_else_is_taken() -> None:
+    limits = book(WAREHOUSE)
+    limits.keep({"warehouse": 3})
+    assert list(limits.in_turn([waiting({"warehouse": 2})])) == []
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_hold_is_judged_beside_runs(granted: bool) -> None:
+    hold = Hold("h1", "nightly", "load", 2, '{"warehouse":1}', "nightly", "s1", 1.0, priority=3, granted=granted)
+    assert hold.group == LimitedRuns('{"warehouse":1}', "nightly", None, 3, not granted, 1, "h1")

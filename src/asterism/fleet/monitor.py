@@ -75,6 +75,11 @@ def _kind(run: Run) -> _Kind:
     return (run.kind, run.pinned, run.uses is not None, run.priority, run.series, run.created_by)
 
 
+def _may_have(session: Session, run: Run) -> bool:
+    """Whether a run may be sent to a device: limits are of one store, so one that uses them stays in it."""
+    return run.uses is None or session.state != ABROAD
+
+
 def _is_delayed(run: Run, now: float) -> bool:
     """Whether a waiting run is not to be tried yet. A later time than any delay was written before the store's clock
     was set back."""
@@ -342,9 +347,10 @@ class Monitor:
         self._offered_up_to = waiting[-1].id if len(waiting) == RUNS_PER_PASS else None
         for run in waiting:
             anew, now = run.changed(avoid=(), declined={}), self.store.clock()
-            able = [session for session in placer.sessions.values() if placer.refusal_reason(session, anew) is None]
+            sessions = [session for session in placer.sessions.values() if _may_have(session, run)]
+            able = [session for session in sessions if placer.refusal_reason(session, anew) is None]
             if able and all(session.device in run.avoid for session in able):
-                yet_to_ask = [session for session in placer.sessions.values() if session.device not in run.avoid]
+                yet_to_ask = [session for session in sessions if session.device not in run.avoid]
                 resting = any(placer.waits_for(session, anew) for session in yet_to_ask)
                 await self._offer_again(run, now, resting=resting)
                 continue
@@ -405,7 +411,7 @@ class Monitor:
         sample = sample.changed(avoid=(), declined={})
         reasons = {}
         for session in placer.sessions.values():
-            if sample.uses is not None and session.state == ABROAD:
+            if not _may_have(session, sample):
                 reasons[session.device] = "a run that uses limits is not sent to a device of a peer"
                 continue
             why = placer.refusal_reason(session, sample)

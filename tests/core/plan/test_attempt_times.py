@@ -9,6 +9,7 @@ from asterism.core.plan.node import AttemptTimes
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.step_changes import task_progress
 from asterism.core.plan.task import Task
+from tests.core.plan.tiny_plans import begin, chain, start
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,21 @@ def test_without_a_fleet_a_task_took_from_its_start_to_its_end() -> None:
     pending = RecordedConstellation("nightly")
     pending.add(Task("b"))
     assert pending.node("b").span is None
+
+
+def test_the_times_of_an_attempt_of_the_process_are_those_of_its_start_and_end() -> None:
+    plan = begin(chain("a"))
+    start(plan, "a", 1.0, device="nightly@here")
+    assert plan.node("a").attempt_times == AttemptTimes(1.0, 1.0, 1.0, None)
+    plan.finish(plan.node("a"), COMPLETED, 3.0)
+    assert plan.node("a").attempt_times == AttemptTimes(1.0, 1.0, 1.0, 3.0)
+
+
+def test_the_times_of_an_earlier_attempt_are_not_those_of_the_next() -> None:
+    plan = begin(chain("a"))
+    epoch = start(plan, "a", 1.0)
+    plan.record_run("a", epoch, 2.0, AttemptTimes(1.0, begun=1.0, ended=2.0), "it failed")
+    plan.retry(plan.node("a"), 2.0, "it failed")
+    assert plan.node("a").times is not None
+    plan.start(plan.node("a"), "laptop", 3.0)
+    assert plan.node("a").times is None

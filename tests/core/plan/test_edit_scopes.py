@@ -588,3 +588,7 @@ def test_what_is_no_edit_is_left_to_the_rejection() -> None:
 )
 def test_the_name_of_what_a_task_executes(task: Task, name: str | None) -> None:
     assert work_name(task) == name
+
+
+def test_the_lists_of_a_scope_are_tuples() -> None:
+    assert EditScope(editors=["bot*"], edits=["add_task"]) == EditScope(editors=("bot*",), edits=("add_task",))

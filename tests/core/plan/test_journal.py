@@ -21,6 +21,7 @@ from asterism.core.plan.journal import (
     SCHEMA,
     Begin,
     Close,
+    Decide,
     Edit,
     ErrorText,
     Finish,
@@ -35,6 +36,7 @@ from asterism.core.plan.journal import (
     Step,
     Tried,
     UnreadableJournal,
+    Wait,
     check_schema,
     decode_steps,
     lock_from_json,
@@ -375,3 +377,16 @@ def test_a_record_of_another_schema_is_refused(record: Any) -> None:
     check_schema({"schema": SCHEMA}, "plan/nightly")
     with pytest.raises(UnreadableJournal, match=r"^plan/nightly is damaged, or was written by another version"):
         check_schema(record, "plan/nightly")
+
+
+def test_a_step_without_a_kind_cannot_be_replayed() -> None:
+    plan = RecordedConstellation()
+    with pytest.raises(NotImplementedError):
+        Step().replay(plan, RecordedLock(plan))
+
+
+def test_a_decision_is_replayed() -> None:
+    plan = RecordedConstellation.of(Constellation("p"))
+    plan.add(Task("a", approval={"by": ["ops"]}))
+    replay(plan, RecordedLock(plan), [Begin(0.0), Wait("a", 1.0), Decide("a", 2.0, "approved", "ann")])
+    assert any("ann" in entry.why for entry in plan.story())

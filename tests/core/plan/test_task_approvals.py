@@ -178,3 +178,8 @@ def test_a_group_that_becomes_a_task_has_less_work_than_before() -> None:
     batch = EditBatch((UpdateTask("g", foreach=None, shell="y"), AddTask(Task("h", shell="z"))), author="ann")
     scope = EditScope.parse("edits=* tasks=* executors=* fields=*")
     assert scope_violations([scope], "ann", batch, trial(plan, batch), plan) == []
+
+
+def test_a_task_with_approval_has_no_other_field_that_decides_about_its_start() -> None:
+    with pytest.raises(InvalidTask, match="a task with approval cannot have"):
+        Task("a", approval={"by": ["ops"]}, revocable=True, wait_for={"until": "2026-01-01"})

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
 from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.run import transitions
 from asterism.core.run.placement import STRATEGIES
-from asterism.core.run.work import DEFAULTS, MAX_NUMBER, Workflow, ambiguous_timeout
+from asterism.core.run.work import DEFAULTS, MAX_NUMBER, Work, Workflow, ambiguous_timeout, work_of
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [*Workflow.__struct_fields__]
@@ -317,3 +318,33 @@ def test_a_record_that_is_no_object_is_refused(data: Any) -> None:
 def test_a_timeout_that_meant_something_else_once_is_named() -> None:
     assert "Give heartbeat_timeout, too" in str(ambiguous_timeout({"timeout", "heartbeat"}))
     assert ambiguous_timeout({"timeout"}) is None
+
+
+# -- the work of a run -------------------------------------------------------------------------------------------------
+
+
+def test_one_capability_is_a_list_of_one() -> None:
+    assert made(wants="gpu").wants == frozenset({"gpu"})
+
+
+@pytest.mark.parametrize("data", [[], "true", None])
+def test_work_that_is_no_object_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidWorkflow, match="the work of a run is an object"):
+        Work.from_json(data)
+
+
+def test_work_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(InvalidWorkflow, match="nested too deep"):
+        work_of('{"shell": "true", "env": {"A": ' + "[" * 100_000 + "]" * 100_000 + "}}")
+
+
+def test_work_from_a_peer_has_no_rules() -> None:
+    plain = made().work
+    assert plain.without_rules is plain
+    ruled = made(requires="device.slots > 1", prefers="true").work
+    assert (ruled.without_rules.requires, ruled.without_rules.prefers) == (None, None)
+
+
+def test_a_run_of_work_without_a_template_says_where_it_comes_from() -> None:
+    run = transitions.create("r1", made().work, {}, by="ann", now=0.0, origin=("plan:p", 0))
+    assert (run.workflow, run.version, run.work) == ("plan:p", 0, made().work)

@@ -403,12 +403,6 @@ def capabilities(value: Any) -> frozenset[str] | None:
     return frozenset(words) if all(isinstance(word, str) for word in words) else None
 
 
-def _argv(value: Any) -> tuple[str, ...]:
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return tuple(value)
-    raise InvalidTask(f"argv is a list of words, not {value!r}; use shell= for a shell line")
-
-
 _SHAPES: dict[str, type[Record]] = {
     "agent": AgentWork,
     "wait_for": WaitFor,
